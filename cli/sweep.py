@@ -173,6 +173,7 @@ def sweep(
             config_dir=str(config_dir.absolute()) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
+        _check_sampler(sampler, wanted.method)
     else:
         _check_whole(method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
     if dry_run:
@@ -278,6 +279,16 @@ def _check_whole(*parts: object) -> None:
     if any(part is not None for part in parts):
         raise ConfigError(
             "--resume: goes on with the sweep as it was defined. Choose its whole definition, or --trials alone."
+        )
+
+
+def _check_sampler(sampler: str, method: str) -> None:
+    """Raises ConfigError for a sampler that a sweep would not ask."""
+    if method != "bayes" and sampler not in ("auto", method):
+        kind = "a grid" if method == "grid" else method
+        raise ConfigError(
+            f"--sampler {sampler}: goes with method=bayes, and this sweep is {kind}. Choose --method bayes --trials N, "
+            "or leave --sampler out."
         )
 
 

@@ -220,6 +220,7 @@ def test_a_thousand_points_are_planned_each_once(paceline, here: Path) -> None:
         (("sync=bsp,ssp", "--seeds", "2", "seed=1,2"), "--seeds: seed is swept already"),
         (("optimizer.lr=interval(0.1,1)",), "method=bayes: has no end by itself; say how many: --trials N"),
         (("optimizer.lr=interval(0.1,1)", "--method", "grid"), "method=grid: optimizer.lr has no end of values"),
+        (("sync=bsp,ssp", "--sampler", "gp"), "--sampler gp: goes with method=bayes, and this sweep is a grid"),
         (("sync=bsp,ssp", "--metric", "nosuch"), "--metric nosuch: is no column of the table"),
         (("sync=bsp,ssp", "--prune", "1", "--metric", "throughput"), "early_terminate: goes by what is measured"),
         (("sync=bsp,ssp", "--name", "../up"), "run name '../up' is not allowed"),
