@@ -23,8 +23,8 @@ from ...strategies.core.state import load_state, state_of
 from ...strategies.core.terms import NOT_PRIVATE, OWN_PASSES, Need
 from ...tasks.contents import contents
 from ...tasks.distillation import Distillation, taught
-from ...tasks.losses.hinge import Hinge
-from ...tasks.losses.squared_hinge import SquaredHinge
+from ...tasks.losses.base import Task
+from ...tasks.losses.hinge import MarginTask
 from ...tracking.run_directory import RunDirectory, is_run
 from ..base import ROOT
 from ..config.experiment import Experiment
@@ -36,7 +36,6 @@ from .feature import Chosen, Context, Feature, Hooks
 
 GROUP = "distillation"
 KEY = f"{GROUP}.teacher"
-MARGINS = [f"{each.__module__}.{each.__qualname__}" for each in (Hinge, SquaredHinge)]  # have no probabilities
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _teacher(method: Distillation, chosen: Chosen) -> Teacher:
 def _check_learnt(chosen: Chosen, run: RunDirectory, stored: Experiment) -> None:
     """Raises `ConfigError` for a teacher whose outputs are no probabilities of the student's classes."""
     told = f"{KEY}={run.path}"
-    if stored.task.target in MARGINS:
+    if _has_margins(stored, chosen.allowed):
         raise ConfigError(
             f"{told}: was trained with task={stored.task.name}, whose scores are no logits of probabilities. Choose a "
             "teacher of task=cross_entropy."
@@ -190,6 +189,14 @@ def _check_learnt(chosen: Chosen, run: RunDirectory, stored: Experiment) -> None
                 f"{told}: its {what} are {', '.join(theirs)}, and those of data={chosen.experiment.data.name} are "
                 f"{', '.join(ours)}. Choose data with the same ones in the same order, or another teacher."
             )
+
+
+def _has_margins(stored: Experiment, allowed: tuple[str, ...]) -> bool:
+    """Returns whether a run learnt margins. Of a task that may not be imported nothing is known: False."""
+    try:
+        return isinstance(build("task", stored.task, Task, allowed, {}), MarginTask)
+    except ConfigError:
+        return False
 
 
 def _check(chosen: Chosen, name: str) -> None:

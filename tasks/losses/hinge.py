@@ -19,6 +19,7 @@ The regulariser beta / 2 |W|^2 is `optimizer.weight_decay` = beta. torch's optim
 bias, which the papers do not regularise, is regularised as well; optimizer=sgd_free_biases leaves it out.
 docs/convex.md says which C of scikit-learn's LinearSVC that is."""
 
+from abc import abstractmethod
 from typing import Literal
 
 import torch
@@ -29,17 +30,24 @@ from .base import Task
 from .metrics import Accuracy
 
 
-class Hinge(Task):
-    """Two or more outputs, the predicted class being the largest; a prediction a sample, or a token."""
+class MarginTask(Task):
+    """Two or more outputs, the predicted class being the largest; a prediction a sample, or a token. The outputs are no
+    logits: their softmax is no probability.
+    """
 
     targets = "labels"
     metric = Accuracy()
 
-    def __init__(self, multiclass: Literal["crammer_singer", "one_vs_rest"] = "crammer_singer") -> None:
-        self.multiclass = multiclass
-
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.each(outputs, targets).mean()
+
+    @abstractmethod
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
+
+
+class Hinge(MarginTask):
+    def __init__(self, multiclass: Literal["crammer_singer", "one_vs_rest"] = "crammer_singer") -> None:
+        self.multiclass = multiclass
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.multiclass == "one_vs_rest":

@@ -14,19 +14,9 @@ The regulariser beta / 2 |W|^2 is `optimizer.weight_decay` = beta, as of the hin
 
 from torch import Tensor
 
-from .base import Task
-from .hinge import one_vs_rest
-from .metrics import Accuracy
+from .hinge import MarginTask, one_vs_rest
 
 
-class SquaredHinge(Task):
-    """Two or more outputs, the predicted class being the largest; a prediction a sample, or a token."""
-
-    targets = "labels"
-    metric = Accuracy()
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.each(outputs, targets).mean()
-
+class SquaredHinge(MarginTask):
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return one_vs_rest(outputs, targets).square().sum(dim=-1)
