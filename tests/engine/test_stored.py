@@ -302,7 +302,7 @@ def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
 def opened(run: Path) -> Path:
     """The run directory of a new generation."""
     prepared, plan, data = generation(run)
-    return session.open_directory(prepared, plan, run.parent, data)[0].path
+    return session.open_directory(prepared, plan, run.parent, data, lambda _: None)[0].path
 
 
 @pytest.fixture

@@ -91,11 +91,11 @@ def test_the_first_and_the_last_layers_stay_and_so_does_what_is_in_groups_tied_f
     assert factored(encoder) == ["2"]
     frozen, hooked = model(), model()
     frozen[1].weight.requires_grad_(False)
-    hooked[1].bias.register_hook(lambda gradient: 0 * gradient)
+    hooked.get_parameter("1.bias").register_hook(lambda gradient: 0 * gradient)
     assert factored(frozen) == factored(hooked) == ["4"]
     half = model()
     half[1].bias.requires_grad_(False)
-    assert not low_rank().apply(half)[1][1].bias.requires_grad
+    assert not low_rank().apply(half).get_parameter("1.factor_u.bias").requires_grad
     thin = low_rank(keep_first=0, ratio=0.2).apply(model())
     assert [each.rank for each in thin.modules() if isinstance(each, Factored)] == [1, 1, 1]
 
