@@ -89,7 +89,7 @@ class LoRALinear(Replaced):
                 self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
         self.bias = frozen.bias
         self.scale, self.rank = scale, rank  # alpha / r, and r
-        self.sizes = frozen.in_features, frozen.out_features
+        self.in_features, self.out_features = frozen.in_features, frozen.out_features
         self.dropout = nn.Dropout(dropout)
         like = {"dtype": frozen.weight.dtype, "device": frozen.weight.device}
         self.lora_A = nn.Parameter(torch.empty(rank, frozen.in_features, **like))
@@ -109,14 +109,16 @@ class LoRALinear(Replaced):
             if autocast:
                 x = x.to(torch.get_autocast_dtype("cuda" if torch.is_autocast_enabled("cuda") else "cpu"))
             held = (getattr(self, name) for name in self.base.names)  # strategy=offload puts plain tensors there
-            return cast(Tensor, NarrowLinear.apply(x, self.bias, self.base, self.sizes[::-1], *held))
+            return cast(
+                Tensor, NarrowLinear.apply(x, self.bias, self.base, (self.out_features, self.in_features), *held)
+            )
         if x.dtype == self.weight.dtype or autocast:
             return F.linear(x, self.weight, self.bias)
         return cast(Tensor, WidenedLinear.apply(x, self.weight, self.bias))
 
     def extra_repr(self) -> str:
-        features, outputs = self.sizes  # of the weights there may be a share
-        return f"in_features={features}, out_features={outputs}, rank={self.rank}, scale={self.scale}"
+        # of the weights there may be a share
+        return f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, scale={self.scale}"
 
 
 class LoRA(Adapt):

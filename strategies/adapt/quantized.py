@@ -105,6 +105,8 @@ class _Layer(Replaced):
     def __init__(self, layer: nn.Linear | nn.Conv2d, kind: Kind, clip: bool) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
+        for name in layer.__constants__:  # in_features, kernel_size and their like, which a forward may read
+            setattr(self, name, getattr(layer, name))
         self.kind: Kind = kind
         self.clip = clip
 

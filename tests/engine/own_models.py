@@ -210,7 +210,8 @@ class Bypassing(nn.Module):
                 self.second.weight.data.clamp_(-0.1, 0.1)
                 x = self.second(x)
             case "dtype":
-                x = self.second(x.to(self.second.weight.dtype)) + self.second.weight.new_zeros(8) + self.second.bias
+                x = x.to(self.second.weight.dtype).view(-1, self.second.in_features)
+                x = self.second(x) + self.second.weight.new_zeros(8) + self.second.bias
             case _:
                 raise AssertionError(self.kind)
         return self.out(self.last(self.third(torch.relu(x))))

@@ -263,7 +263,8 @@ def test_a_forward_that_does_more_than_call_a_layer_which_adapt_replaced_is_refu
 def test_a_forward_may_use_a_replaced_layers_dtype_and_bias_and_calls_no_factored_one_by_reference(
     plan,
 ) -> None:
-    plan(bypassing("dtype", "adapt=lora adapt.rank=1"))
+    for adapt in ("adapt=lora adapt.rank=1", "adapt=quantized"):
+        plan(bypassing("dtype", adapt))
     with pytest.raises(ConfigError, match=r"a parameter of shape \[8, 8\] that the model does not hold"):
         plan(bypassing("held", "adapt=pufferfish adapt.unit=steps adapt.warm_up=1"))
 
