@@ -94,9 +94,10 @@ class Prepared:
             job_launcher_of(self.experiment, self.allowed)  # refuses its settings
         plan = make_plan(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
         if self.experiment.weights is not None and self.directory is None:
-            from ..features.weights import check
+            from ..features.weights import check, check_order
 
             check(self.experiment.weights, plan.shapes, self.experiment.model.name, plan.added, plan.experts)
+            check_order(self.experiment.weights, plan.contents, self.experiment.data.name)
         return plan
 
     def first_rows(self) -> "FirstRows":

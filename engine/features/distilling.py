@@ -177,17 +177,17 @@ def _check_learnt(chosen: Chosen, run: RunDirectory, stored: Experiment) -> None
             f"{told}: was trained with task={stored.task.name}, whose scores are no logits of probabilities. Choose a "
             "teacher of task=cross_entropy."
         )
-    first, _ = run.scan(1)
-    learnt = (first[0].get("contents") if first else None) or {}
-    if not (learnt.get("class_names") or learnt.get("columns")):
+    learnt = weights.order_learnt(run.path)
+    if not any(learnt.values()):
         return
-    own = contents(chosen.data.source.spec, chosen.data.described()).plain()
-    for key, what in (("class_names", "classes"), ("columns", "inputs")):
-        theirs, ours = learnt.get(key), own[key]
+    own = contents(chosen.data.source.spec, chosen.data.described())
+    for key, theirs in learnt.items():
+        ours: list[str] = getattr(own, key)
         if theirs and ours and theirs != ours:
             raise ConfigError(
-                f"{told}: its {what} are {', '.join(theirs)}, and those of data={chosen.experiment.data.name} are "
-                f"{', '.join(ours)}. Choose data with the same ones in the same order, or another teacher."
+                f"{told}: its {weights.ORDERED[key]} are {', '.join(theirs)}, and those of "
+                f"data={chosen.experiment.data.name} are {', '.join(ours)}. Choose data with the same ones in the same "
+                "order, or another teacher."
             )
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +25,7 @@ from ...conf.errors import ConfigError
 from ...conf.grammar import typed
 from ...strategies.core.state import COMPILED, load_state, state_of
 from ...strategies.sync.routed import state_of_expert
+from ...tasks.contents import Contents
 from ...tracking.checksums import verdict_on_tensors
 from ...tracking.errors import CorruptRunError, RunNameError
 from ...tracking.files import NotRegularError, check_regular
@@ -131,6 +132,39 @@ def check(
         )
     for replica in range(found):
         _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)
+
+
+ORDERED = {"class_names": "classes", "columns": "inputs"}  # of tasks.contents.Contents, by what they are
+
+
+def order_learnt(run: Path) -> dict[str, list[str]]:
+    """Returns the first few names of classes and of inputs in the order in which the run's model knows them, by the
+    keys of `ORDERED`; [] where the run does not say.
+    """
+    first, _ = RunDirectory(run).scan(1)
+    learnt: Any = first[0].get("contents") if first else None
+    found: dict[str, list[str]] = {}
+    for key in ORDERED:
+        names: Any = learnt.get(key) if isinstance(learnt, dict) else None
+        is_known = isinstance(names, list) and all(isinstance(each, str) for each in names)
+        found[key] = cast("list[str]", names) if is_known else []
+    return found
+
+
+def check_order(weights: str, contents: Contents, data: str) -> None:
+    """Raises `ConfigError` where the data have the names that the weights' run had, in another order: weights know
+    inputs and outputs by their place alone.
+    """
+    run = next((folder for folder in Path(weights).parents[:3] if is_run(folder)), None)
+    if run is None:
+        return
+    for key, theirs in order_learnt(run).items():
+        ours: list[str] = getattr(contents, key)
+        if theirs != ours and sorted(theirs) == sorted(ours):
+            raise ConfigError(
+                f"weights={weights}: the {ORDERED[key]} of its run are {', '.join(theirs)}, and those of data={data} "
+                f"are {', '.join(ours)}. Choose data that have them in the same order."
+            )
 
 
 def _shapes_in(path: Path, key: str) -> dict[str, list[int]]:

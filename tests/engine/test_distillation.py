@@ -310,6 +310,9 @@ def test_a_teacher_of_other_classes_or_columns_or_of_margins_is_refused(tmp_path
     ):
         with pytest.raises(ConfigError, match=f"distillation.teacher={known}: {says}"):
             prepare([*other, *taught(known)]).plan()
+    with pytest.raises(ConfigError, match=f"weights={known}.*: the inputs of its run are a, b, and those of data=tab"):
+        prepare([*other, f"weights={known}"]).plan()
+    prepare([*rows(tmp_path / "new.csv", "uvw"), f"weights={known}"]).plan()  # of other classes, to be trained on
     margins = finished(tmp_path, *first, "task=hinge", name="margins").path
     with pytest.raises(ConfigError, match="was trained with task=hinge, whose scores are no logits"):
         prepare([*same, *taught(margins)]).plan()
