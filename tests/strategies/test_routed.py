@@ -384,11 +384,13 @@ def test_experts_are_refused_where_they_cannot_be_taken(learnt, how, says):
         engine.prepare([*VIRTUAL, *how, f"weights={learnt.path}"]).plan()
 
 
-def test_experts_are_no_teacher_and_what_is_one_is_said(learnt):
-    student = ["hardware.workers=3", "sync=bsp", "task=cross_entropy", "distillation=hinton"]
+def test_experts_are_no_teacher_and_what_is_one_is_said(fork_server, tmp_path):
+    logits = [*VIRTUAL, "hardware.workers=3", "task=cross_entropy"]
+    experts_of = trained(tmp_path, *logits, "steps=1").path
+    student = ["sync=bsp", "distillation=hinton", f"distillation.teacher={experts_of}"]
     says = r"^distillation.teacher=.* holds the models of 3 experts.*. Choose a run of one model, such as one of sync=b"
     with pytest.raises(ConfigError, match=says):
-        engine.prepare([*VIRTUAL, *student, f"distillation.teacher={learnt.path}"]).plan()
+        engine.prepare([*logits, *student]).plan()
 
 
 def test_experts_of_other_parts_are_refused(learnt, tmp_path):
