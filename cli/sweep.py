@@ -194,8 +194,7 @@ def sweep(
             elif not detach:
                 _run(opened, chosen, jobs, max_failures, format)
     if array is None and detach:
-        own = [("--max-failures", max_failures), ("--storage", storage), ("--sampler", sampler), ("--jobs", jobs)]
-        _leave(chosen, opened.directory, [str(word) for pair in own if pair[1] is not None for word in pair])
+        _leave(chosen, opened.directory, max_failures=max_failures, storage=storage, sampler=sampler, jobs=jobs)
 
 
 def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, format: str) -> None:
@@ -262,11 +261,13 @@ def _run_task(name: str, root: Path, max_failures: int | None, sampler: Sampler,
             raise
 
 
-def _leave(name: str, directory: Path, options: list[str]) -> None:
-    """Has a process with a session of its own run the trials."""
+def _leave(name: str, directory: Path, **options: str | int | None) -> None:
+    """Has a process with a session of its own run the trials. `options`: of `sweep`; those of None are left out."""
     from ..tracking.run_data import resuming
 
-    command = [sys.executable, "-P", "-m", "paceline.cli.main", "sweep", "--resume", "--name", name, *options]
+    told = [(f"--{key.replace('_', '-')}", str(value)) for key, value in options.items() if value is not None]
+    words = ["--name", name, *(word for each in told for word in each)]
+    command = [sys.executable, "-P", "-m", "paceline.cli.main", "sweep", "--resume", *words]
     log = directory / "sweep.log"
     with log.open("ab") as file:
         sweeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
