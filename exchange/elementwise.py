@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ..compat.optimizers import has_replaced_step, hooks_of
 from ..conf.errors import ConfigError
 
-RATE = 0.1  # of a trial, if the optimizer's is 0
+RATE = 0.1  # of a trial, at least: by a warm-up that begins with 0, or a tiny rate, its steps would tell nothing
 
 
 def check_rows(model: nn.Module, setting: str) -> None:
@@ -98,8 +98,8 @@ def _tried(optimizer: Optimizer, group: dict[str, Any], weights: Tensor, gradien
     twin = object.__new__(type(optimizer))
     param = nn.Parameter(weights)
     its = {**group, "params": [param]}
-    if its.get("lr") == 0:  # a warm-up begins with 0, at which a step tells nothing
-        its["lr"] = its.get("initial_lr") or RATE
+    if its.get("lr", RATE) < RATE:
+        its["lr"] = RATE
     twin.__dict__ = {**optimizer.__dict__, "param_groups": [its], "state": defaultdict(dict)}
     twin.__dict__.pop("step", None)  # a schedule's counter, which would step with the optimizer itself
     for known in [p for p in group["params"] if p in optimizer.state][:1]:  # kept from the start, maybe on meta

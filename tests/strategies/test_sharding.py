@@ -266,6 +266,7 @@ def with_replaced_step() -> torch.optim.Optimizer:
     [
         (partial(scheduled, 1.0), "Adafactor is not element-wise"),  # the schedule's counter is no step of the trial
         (partial(scheduled, 0.0), "Adafactor is not element-wise"),  # a warm-up from 0
+        (lambda: torch.optim.Adafactor(two_dimensional(), lr=1e-30), "Adafactor is not element-wise"),
         (lambda: Around(torch.optim.SGD(two_dimensional())), "trial step of Around .* changed nothing"),
         (with_replaced_step, "replaced step of SGD may look at whole ones"),
     ],
@@ -307,6 +308,7 @@ def test_an_optimizer_that_looks_at_whole_tensors_is_refused(kind):
     [
         partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
         partial(torch.optim.SGD, lr=0.1, fused=True),
+        partial(torch.optim.SGD, lr=1e-30),
         partial(torch.optim.Adam, amsgrad=True),
         partial(torch.optim.AdamW, fused=True),
         torch.optim.Adagrad,
