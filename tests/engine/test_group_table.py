@@ -16,7 +16,7 @@ import zealous
 from mutations import ROOMS
 from stored_configs import from_yaml, to_yaml
 
-from paceline.conf.groups import BY_NAME, GROUPS, NAMING, ConfigGroup
+from paceline.conf.groups import BY_NAME, GROUPS, NAMING, SHOWN, ConfigGroup
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import CONF, Experiment, shipped
 from paceline.engine.config.overrides import overrides_of
@@ -128,7 +128,7 @@ def here(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_group_more_is_listed_explained_and_refused_by_name(grown: Path, tmp_path: Path) -> None:
     assert "* calm" in paceline("list", "zeal", cwd=tmp_path, site=grown).out
     columns = paceline("list", "columns", cwd=tmp_path, site=grown).out
-    last = GROUPS[-1].name
+    last = SHOWN[-1].name
     assert re.search(rf"^{last} .*\nzeal +zeal +how eagerly a step is taken$", columns, re.MULTILINE)
     pairs = paceline("list", "pairs", cwd=tmp_path, site=grown).out
     assert (
