@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...batches import Fields, Samples, call, of_each, tensors_of
 from ...comm import Comm
+from ...comm.private import private, user_cache
 from ...compat.flops import ForwardFlops
 from ...strategies.core.copies import copy_of, without_data
 from ...strategies.core.passes import Passes
@@ -110,6 +111,8 @@ def _wanted(inputs: Samples) -> bool:
 
 
 def _pass(module: nn.Module, inputs: Samples, *chunk: int) -> Tensor:
+    """Returns the outputs for a copy of the inputs, which the module may change."""
+    inputs = of_each(inputs, Tensor.clone)
     return module(inputs, *chunk) if isinstance(inputs, Tensor) else call(module, inputs)
 
 
@@ -194,12 +197,14 @@ def measured_seconds(
     told += f" {chunk}" if any(chunk) else ""
     told += f" {precision.dtype}" if precision.dtype else ""
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
+    try:
+        cache = private(user_cache("compute")) / "seconds.json"
+    except (OSError, RuntimeError):  # what cannot be kept, or could be another user's, is measured again
+        return _time(module, inputs, *chunk)
     known = _read(cache)
     if key not in known:
         known[key] = _time(module, inputs, *chunk)
-        with suppress(OSError):  # a cache that cannot be kept is measured again
-            cache.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
             temporary = cache.with_suffix(f".{os.getpid()}")
             temporary.write_text(json.dumps(known))
             temporary.replace(cache)

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ...batches import Fields, Samples, call
+from ...batches import Fields, Samples, call, of_each
 from ...conf.errors import ConfigError
 from ...strategies import Batch
 from ...strategies.core.cost import Memory, payload
@@ -95,9 +95,12 @@ class Distilled(Feature):
         return self.method.loss(plain)
 
     def targets(self, inputs: Samples, targets: Samples, model: nn.Module | None = None) -> Fields:
-        """Returns the targets as the loss takes them; without a `model` on the meta device."""
+        """Returns the targets as the loss takes them; without a `model` on the meta device.
+
+        The teacher is given copies of the inputs, which it may change.
+        """
         with torch.no_grad():
-            return taught(targets, call(model or self.teacher.model, inputs))
+            return taught(targets, call(model or self.teacher.model, of_each(inputs, Tensor.clone)))
 
     def memory(self, module: nn.Module, trained: Sequence[Tensor]) -> Memory:
         return {"buffers": payload([*state_of(self.teacher.model).values()])}

@@ -246,10 +246,10 @@ class Robustness(Hooks):
         taken = self._test.take(slice(0, count))
         x, y = lone(taken.inputs).to(device), taken.targets.to(device)
         with evaluating(model), torch.no_grad():
-            outputs = model(x)
+            outputs = model(x.clone())  # it may change what it is given
             wanted = attack.targets_of(outputs, y)
             changed = next(attack.points(model, self._task, x, wanted, torch.arange(count, device=device)))
-            before, after = outputs.argmax(dim=-1), model(changed).argmax(dim=-1)
+            before, after = outputs.argmax(dim=-1), model(changed.clone()).argmax(dim=-1)
         fooled = (before == y) & (after != y)
         order = torch.cat([each.nonzero().flatten() for each in (fooled, ~fooled)])[:EXAMPLES]
         return {

@@ -114,7 +114,7 @@ def robustness(
             samples = torch.arange(first, first + len(x), device=device)
             weights = torch.ones(y.shape, device=device) if taken.weights is None else taken.weights.to(device)
             weights = weights.double()
-            outputs = model(x)
+            outputs = model(x.clone())  # it may change what it is given
             wanted = attack.targets_of(outputs, y)
             worst = _of_samples((outputs.argmax(dim=-1) == y) * weights)
             elsewhere = (wanted != y) * weights

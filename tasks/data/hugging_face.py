@@ -320,8 +320,10 @@ def _check_folder(path: Path) -> None:
     regular file, and CorruptDataError.
     """
     arrow = import_module("pyarrow")
-    for file in sorted(path.rglob("*")):
+    for file in sorted(path.rglob("*")):  # which does not look into linked folders
         if file.is_dir():
+            if file.is_symlink():
+                raise ConfigError(f"{file}: is a link to a folder. Move that folder to its place.")
             continue
         with open_data(file):
             pass
@@ -333,7 +335,7 @@ def _check_folder(path: Path) -> None:
                     table = arrow.ipc.open_stream(opened).read_all()
                     table.validate()
                     for column in table.columns:
-                        if not _is_text(arrow.types, column.type):
+                        if not _is_text(arrow, column.type):
                             column.validate(full=True)
             except (arrow.ArrowException, OSError, ValueError) as error:
                 raise CorruptDataError(f"{file} is damaged: {' '.join(str(error).split())[:300]}") from error
@@ -356,8 +358,10 @@ def _check_state(file: Path) -> None:
         raise ConfigError(f"{file.parent} has no samples. Save a data set and splits that have samples.")
 
 
-def _is_text(types: Any, kind: Any) -> bool:
+def _is_text(arrow: Any, kind: Any) -> bool:
     """Returns True if it holds text or bytes, which nobody reads and only a full pass could check."""
-    if types.is_nested(kind):
-        return any(_is_text(types, kind.field(i).type) for i in range(kind.num_fields))
-    return not types.is_primitive(kind) and not types.is_null(kind)
+    if isinstance(kind, arrow.BaseExtensionType):  # such as datasets.Array2D
+        return _is_text(arrow, kind.storage_type)
+    if arrow.types.is_nested(kind):
+        return any(_is_text(arrow, kind.field(i).type) for i in range(kind.num_fields))
+    return not arrow.types.is_primitive(kind) and not arrow.types.is_null(kind)

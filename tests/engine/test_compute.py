@@ -242,7 +242,7 @@ def test_looking_at_a_pass_changes_nothing_around_it(recompute: bool, cache: Pat
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "paceline" / "compute.json"
+    return tmp_path / "paceline" / "compute" / "seconds.json"
 
 
 @pytest.fixture
@@ -296,6 +296,24 @@ def test_a_damaged_cache_is_measured_again(cache: Path, timed: list[float], cont
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, cache: Path, timed: list[float]) -> None:
     (tmp_path / "paceline").write_text("a file where the directory should be")
     assert costs(measured=True)(mlp(32), images(4)).forward > 0
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_layer_may_change_what_it_is_given(cache: Path, measured: bool) -> None:
+    inputs = images(4).requires_grad_()
+    found = costs(measured=measured)(nn.Sequential(nn.ReLU(inplace=True), mlp(32)), inputs)
+    assert found.to_input > 0
+    if not measured:
+        assert found.forward == costs()(nn.Sequential(nn.ReLU(), mlp(32)), inputs).forward
+
+
+def test_a_cache_in_which_others_may_write_is_neither_read_nor_written(cache: Path, timed: list[float]) -> None:
+    """Else a link that another user puts there would have a file of one's own overwritten."""
+    cache.parent.mkdir(parents=True)
+    cache.parent.chmod(0o777)
+    for _ in range(2):
+        assert costs(measured=True)(mlp(32), images(4)).forward > 0
+    assert timed == [1.0, 2.0] and not list(cache.parent.iterdir())
 
 
 def test_what_is_measured_is_a_forward_and_a_backward_pass(cache: Path) -> None:

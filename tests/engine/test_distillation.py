@@ -241,6 +241,14 @@ def test_a_teacher_with_batch_norms_stays_as_it_is(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in state_of(model).items())
 
 
+def test_a_teacher_may_change_what_it_is_given(teacher: Path) -> None:
+    parts = assemble(prepare([*SMALL, *ONE, *taught(teacher)]).experiment, ())
+    [teaches] = [each for each in parts.features if isinstance(each, Distilled)]
+    images = torch.full((9, 1, 8, 8), -1.0)
+    changes = nn.Sequential(nn.ReLU(inplace=True), teaches.teacher.on(torch.device("cpu")))
+    assert teaches.targets(images, torch.zeros(9), changes) is not None and (images == -1).all()
+
+
 def test_a_teacher_goes_with_adversarial_training(tmp_path: Path, teacher: Path) -> None:
     overrides = [*SMALL, *ONE, "hardware=virtual", *taught(teacher), "adversarial_training=fast", "steps=2"]
     assert math.isfinite(finished(tmp_path, *overrides, name="both").summary["loss"])

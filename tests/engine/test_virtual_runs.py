@@ -239,7 +239,7 @@ def test_measured_compute_is_kept_and_then_repeats_exactly(start: Start, tmp_pat
         found.append(outcome(Result(launcher.run.path, summary)))
     assert found[0] == found[1]
     assert 0 < found[0][1]["step_time"]["compute"] < 10
-    assert (cache / "paceline" / "compute.json").is_file()
+    assert (cache / "paceline" / "compute" / "seconds.json").is_file()
 
 
 # -- networks

@@ -240,6 +240,25 @@ def accuracy(model: nn.Module, test: Split, each: InputAttack, batch_size: int =
     return robustness(CrossEntropy(), model, test, each, batch_size).accuracy
 
 
+class Shifting(nn.Module):
+    """Shifts its inputs, `in_place` or not, and asks a model."""
+
+    def __init__(self, model: nn.Module, in_place: bool) -> None:
+        super().__init__()
+        self.model, self.in_place = model, in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x.sub_(0.5) if self.in_place else x - 0.5)
+
+
+@pytest.mark.parametrize("method", ["noise", "fgsm", "pgd"])
+def test_a_model_may_change_what_it_is_given(digits, method: Method) -> None:
+    model, test = digits
+    kinds = (Shifting(model, in_place) for in_place in (True, False))
+    found = [robustness(CrossEntropy(), each, test, attack(method, 0.05), most=60) for each in kinds]
+    assert found[0] == found[1] and 0 < found[0].accuracy < 1
+
+
 def test_robust_accuracy_is_the_share_that_no_restart_misleads(digits) -> None:
     model, test = digits
     each = attack("pgd", 0.1, restarts=2, seed=4)
