@@ -397,6 +397,8 @@ class Table(Data):
         column, types = table.column(name), import_module("pyarrow").types
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if types.is_time64(column.type) and column.type.unit == "ns":  # Python's times have microseconds
+            column = column.cast(import_module("pyarrow").string())
         empty = column.is_null(nan_is_null=True)
         if types.is_string(column.type) or types.is_large_string(column.type):
             compute = arrow_module("compute")

@@ -228,6 +228,35 @@ def test_a_pipe_in_a_saved_data_set_is_not_waited_for(name: str, tmp_path: Path)
 
 
 @needs_datasets
+def test_a_linked_split_of_a_saved_data_set_is_refused(tmp_path: Path) -> None:
+    """Nothing in it would be looked at, and a pipe there would be waited for."""
+    import datasets
+
+    folder = tmp_path / "splits"
+    datasets.DatasetDict({"train": datasets.load_from_disk(str(saved(tmp_path)))}).save_to_disk(str(folder))
+    (folder / "train").rename(tmp_path / "elsewhere")
+    (folder / "train").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"splits/train: is a link to a folder\. Move that folder to its place"):
+        read(HuggingFace(str(folder)))
+
+
+@needs_datasets
+def test_damaged_rows_of_matrices_are_named(tmp_path: Path) -> None:
+    import datasets
+
+    matrices = [[[float(i), 2.0], [3.0, 4.0]] for i in range(N)]
+    kinds = {"x": datasets.Array2D((2, 2), "float32"), "label": datasets.Value("int64")}
+    [file] = saved(tmp_path, datasets.Features(kinds), x=matrices).glob("*.arrow")
+    whole, offsets = file.read_bytes(), np.arange(0, 2 * N + 1, 2, dtype=np.int32)
+    assert offsets.tobytes() in whole
+    damaged = offsets.copy()
+    damaged[N // 2] = 2**20
+    file.write_bytes(whole.replace(offsets.tobytes(), damaged.tobytes()))
+    with pytest.raises(CorruptDataError, match=rf"{file.name} is damaged"):
+        read(HuggingFace(str(file.parent)))
+
+
+@needs_datasets
 @pytest.mark.parametrize("named", ["../data-00000-of-00001.arrow", "/dev/zero", 1, None])
 def test_a_saved_data_set_names_files_beside_it_alone(named: Any, tmp_path: Path) -> None:
     state = saved(tmp_path) / "state.json"

@@ -101,6 +101,19 @@ def test_labels_that_look_like_dates_are_text(suffix: str, tmp_path: Path) -> No
 
 
 @needs_pyarrow
+def test_labels_may_be_times_with_nanoseconds(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    times = pa.array([1, 2] * 6, pa.time64("ns"))
+    pq.write_table(pa.table({"x": [float(i) for i in range(12)], "kind": times}), path := tmp_path / "times.parquet")
+    train, test = load_checked("table", data := Table(str(path), None, ["x"], "kind", standardize=False))
+    assert isinstance(train, Split) and isinstance(test, Split)
+    inputs, labels = values_of(train, test)
+    assert data.spec.classes == 2 and labels.tolist() == [int(x) % 2 for x in inputs[:, 0]]
+
+
+@needs_pyarrow
 def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
     path = str(table(tmp_path))
     data = Table(path, inputs=[*INPUTS, "trust"], targets=["price", "area"], limit=10)
