@@ -21,3 +21,6 @@ _MARK = "always_infers"
 
 def _infer(layer: nn.Module, inputs: Any) -> None:
     layer.training = False
+
+
+_infer.sets_mode = True  # pyright: ignore[reportFunctionMemberAccess]  # compat/modules.py asks for it

@@ -9,6 +9,8 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from .storages import has_hooks
 
+SETS_MODE = "sets_mode"  # an attribute of hooks that choose between training and evaluation, and do no more
+
 
 def registered(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], dict[str, nn.Module | None]]:
     """The module's own dicts of parameters and of children, which change with it. To be read only."""
@@ -33,9 +35,10 @@ def hooked_parameters(module: nn.Module) -> Iterator[str]:
 
 def is_as_its_class(module: nn.Module) -> bool:
     """Returns whether a call of `module` is its class's forward: the class has no `__call__` of its own, and nobody set
-    a forward or hooks on the object.
+    a forward or hooks on the object, those that set its mode aside.
     """
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    before = [each for each in module._forward_pre_hooks.values() if not hasattr(each, SETS_MODE)]
+    hooks = module._forward_hooks, before, module._backward_hooks, module._backward_pre_hooks
     calls = type(module).__call__ is nn.Module.__call__
     return calls and "forward" not in vars(module) and not any(hooks)
 

@@ -12,6 +12,7 @@ import whole_runs
 from oracles import CLASSES, Case, Plan, distance, identical, momentum, serial, serial_with_buffers, train
 from torch import Tensor, nn
 
+from paceline.batches import always_infer
 from paceline.comm import Comm
 from paceline.compat.dispatch import TorchDispatchMode
 from paceline.conf.errors import ConfigError
@@ -20,7 +21,7 @@ from paceline.engine.fabrics.compute import count_flops
 from paceline.exchange.collectives import Fabric
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
-from paceline.strategies.domains.cut import cut
+from paceline.strategies.domains.cut import cut, is_known
 from paceline.strategies.domains.group import SlabGroup
 from paceline.strategies.domains.norms import statistics
 from paceline.strategies.domains.replicas import batch_norms
@@ -373,6 +374,12 @@ def test_a_layer_that_computes_more_than_torchs_is_not_known(own) -> None:
         cut(model, (1, 8, 8), 2, Fabric())
     norm = own(nn.BatchNorm2d(2))
     assert list(batch_norms(nn.Sequential(nn.BatchNorm2d(2), norm))) == ["0"]
+
+
+def test_a_batch_norm_that_is_frozen_is_known_unless_it_computes_more() -> None:
+    norm = nn.BatchNorm2d(2)
+    always_infer(norm)
+    assert is_known(norm) and not is_known(hooked(norm))
 
 
 def conv(**knobs: Any) -> nn.Module:

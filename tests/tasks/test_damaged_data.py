@@ -233,7 +233,8 @@ def test_a_linked_split_of_a_saved_data_set_is_refused(tmp_path: Path) -> None:
     import datasets
 
     folder = tmp_path / "splits"
-    datasets.DatasetDict({"train": datasets.load_from_disk(str(saved(tmp_path)))}).save_to_disk(str(folder))
+    splits: Any = {"train": datasets.load_from_disk(str(saved(tmp_path)))}
+    datasets.DatasetDict(splits).save_to_disk(str(folder))
     (folder / "train").rename(tmp_path / "elsewhere")
     (folder / "train").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"splits/train: is a link to a folder\. Move that folder to its place"):
