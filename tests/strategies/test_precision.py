@@ -184,7 +184,7 @@ def test_several_workers_train_as_one_does_at_the_stated_bytes(tmp_path: Path, w
 @pytest.mark.parametrize("chosen", CHOSEN)
 def test_verify_holds_it_to_torchs_autocast_and_scaler(chosen: str) -> None:
     few = [text for text in VIRTUAL if text.partition("=")[0] not in ("steps", "tracking", "checkpoint.every")]
-    tried = ["sync=bsp_naive", "sync.shard=gradients", "pipeline", "strategy.degree=2"]
+    tried = ["sync=bsp_naive", "sync.shard=gradients", "pipeline", "tensor"]
     workers = 1 if chosen == "overflows" else 2  # at its limit halves of a batch may overflow where the whole does not
     found = verify([*few, *MLP, *CHOSEN[chosen]], only=tried, workers=workers)
     assert found.passed, [row for row in found.rows if row.word == "fail"]
