@@ -48,7 +48,7 @@ def test_a_virtual_cluster_that_does_not_fit_is_refused_with_both_figures(monkey
     assert "20.0 GiB free" in said_of_process(plan)
 
 
-@pytest.mark.parametrize("word", ["hardware=h100", "launcher=slurm", "hardware=virtual"])
+@pytest.mark.parametrize("word", ["hardware=h100", "hardware=laptop", "launcher=slurm", "hardware=virtual"])
 def test_another_machine_is_not_held_to_the_memory_of_this_one(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.setattr(process_memory, "available", lambda: 0)
     assert process_memory.lack_here(planned()) and not process_memory.lack_here(planned(word))
