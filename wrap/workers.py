@@ -12,7 +12,7 @@ from ..comm.connecting import connect, connect_env
 from ..comm.rendezvous import serve_store
 from ..conf.errors import ConfigError
 from ..engine.base.parent_death import die_with_parent
-from ..engine.base.started import place, was_started
+from ..engine.base.started import may_be_left_over, place, was_started
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics import fabric_of
 from ..engine.fabrics.layout import RunLayout
@@ -55,7 +55,8 @@ def join(experiment: Experiment) -> Joined:
     timeout = experiment.hardware.timeout
     if was_started():
         _check_first()
-        comm = connect_env(timeout, device)
+        with may_be_left_over():
+            comm = connect_env(timeout, device)
         return Joined(comm, layout, device, comm.close)
     store = serve_store(0)
     comm = connect(store.endpoint, 0, 1, timeout, device)

@@ -1,6 +1,8 @@
 """Tells whether this process is one of several that torchrun, or another launcher that follows env://, has started."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ...conf.errors import ConfigError
 
@@ -41,3 +43,16 @@ def place() -> tuple[int, int]:
         told = ", ".join(f"{name}={os.environ[name]}" for name in TOLD if name in os.environ)
         raise ConfigError(f"{told}: no launcher sets these in the environment. {UNSET}")
     return int(rank), int(size)
+
+
+@contextmanager
+def may_be_left_over() -> Iterator[None]:
+    """Adds to the error of processes that cannot meet how to unset the variables, in case no launcher set them."""
+    from ...comm.errors import HangError, RendezvousError, TokenError  # loads torch
+
+    try:
+        yield
+    except (HangError, RendezvousError, TokenError) as error:
+        if "TORCHELASTIC_RUN_ID" not in os.environ and not is_submitted():
+            error.args = (f"{error}. {UNSET}",)
+        raise

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...comm.connecting import connect_env
-from ...comm.errors import HangError, PeerLostError
+from ...comm.errors import PeerLostError
 from ...comm.key_values import KeyValues
 from ...comm.process import ProcessComm
 from ...comm.rendezvous import job_of_torchrun
@@ -26,7 +26,7 @@ from ...tracking.values import flat
 from ..base.errors import WorkerFailedError
 from ..base.failures import exit_code_of, named, speaks_for_itself, traceback_of, words_of
 from ..base.parent_death import die_with_parent
-from ..base.started import UNSET
+from ..base.started import may_be_left_over
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import Started
@@ -56,12 +56,8 @@ class Torchrun(Launcher):
         job_of_torchrun()  # before the token is taken out of the environment
         parts = assemble(experiment, allowed, layout.world_size)
         device = prepare_process(experiment, parts, self._rank)
-        try:
+        with may_be_left_over():
             comm = connect_env(experiment.hardware.timeout, device)
-        except HangError as error:
-            if "TORCHELASTIC_RUN_ID" in os.environ:
-                raise
-            raise HangError(f"{error}. {UNSET}", error.missing, error.frozen) from None
         _check_devices(comm.devices[: layout.workers])
         try:
             check_alike(experiment, comm.key_values, layout.world_size)

@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import socket
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from paceline.comm.errors import HangError, PeerLostError
+from paceline.comm.errors import HangError, PeerLostError, RendezvousError, TokenError
 from paceline.comm.key_values import KeyValues
 from paceline.comm.store import StoreGoneError
 from paceline.conf.errors import ConfigError
@@ -26,6 +27,8 @@ from paceline.engine.launch.local import Local
 from paceline.engine.launch.torchrun import Torchrun, check_alike
 from paceline.engine.launch.virtual import Virtual, kept_from_collector
 from paceline.tracking.run_directory import RunDirectory
+from paceline.wrap import workers
+from paceline.wrap.workers import join
 
 ENGINE = Path(__file__).parents[2] / "engine"
 STARTED = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -132,13 +135,31 @@ def test_a_rank_alone_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert is_first() and type(fabric_of(compose(["tracking=none"]))) is ThisHost
 
 
-def test_workers_that_do_not_come_are_told_of_with_what_made_us_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    left_over(monkeypatch, RANK="0", WORLD_SIZE="2", MASTER_PORT="0", LOCAL_WORLD_SIZE="2")
-    experiment = compose(["tracking=none", "hardware.timeout=0.3", "model.hidden=[4]"])
-    launcher = launcher_on(fabric_of(experiment))
-    layout = prepare(["tracking=none", "model.hidden=[4]"]).plan().layout
-    with pytest.raises(HangError, match=r"for all workers to start: worker 1 .*unset RANK, WORLD_SIZE"):
-        launcher.open(experiment, (), layout, lambda: pytest.fail("nobody has met"))
+@pytest.mark.parametrize(
+    ("error", "said", "variables"),
+    [
+        (HangError, "for all workers to start: worker 1 ", {"LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "0"}),
+        (TokenError, "PACELINE_TOKEN: is not set, and 2 nodes ", {"LOCAL_RANK": "0"}),
+        (RendezvousError, "worker 0 cannot listen on ", {"LOCAL_WORLD_SIZE": "2"}),
+    ],
+)
+def test_workers_that_cannot_meet_are_told_which_variables_may_be_left_over(
+    error: type[Exception], said: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        own = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": str(taken.getsockname()[1])}
+        left_over(monkeypatch, **(own | variables))
+        experiment = compose(["tracking=none", "hardware.timeout=0.3", "model.hidden=[4]"])
+        launcher = launcher_on(fabric_of(experiment))
+        layout = prepare(["tracking=none", "model.hidden=[4]"]).plan().layout
+        for meet in (
+            lambda: launcher.open(experiment, (), layout, lambda: pytest.fail("nobody has met")),
+            lambda: join(experiment),
+        ):
+            monkeypatch.setattr(workers, "_wrapping", [])
+            with pytest.raises(error, match=f"{said}.*[^.]" + r"\. If no launcher .*unset RANK, WORLD_SIZE") as caught:
+                meet()
+            assert not isinstance(caught.value, HangError) or caught.value.missing == [1]
 
 
 class Words:
