@@ -336,9 +336,16 @@ def _parsed(text: str) -> Override:
         raise ConfigError(f"{_shown(text)}: is not an override ({_first_line(error)})") from None
     except HydraException as error:
         reason = _first_line(error).partition(" expecting ")[0]
-        quoted = _as_text(text)
-        hint = f"quote the value: {quoted}" if quoted else "write key=value, for instance sync=asp"
-        raise ConfigError(f"{text}: is not an override ({reason}); {hint}") from None
+        raise ConfigError(f"{text}: is not an override ({reason}); {_hint(text)}") from None
+
+
+def _hint(text: str) -> str:
+    """Returns the words that show how to write a broken override."""
+    if quoted := _as_text(text):
+        return f"quote the value: {quoted}"
+    if quoted := _as_text(text, whole=True):
+        return f"write a list as [1,2], a mapping as {{key:1}}, and a text in quotes: {quoted}"
+    return "write key=value, for instance sync=asp"
 
 
 def _one_value(text: str, override: Override) -> str:
@@ -354,12 +361,17 @@ def _one_value(text: str, override: Override) -> str:
 _FOREIGN = re.compile(r"""[^\s,:\[\]{}"']*[^\x00-\x7f][^\s,:\[\]{}"']*""")  # words with letters that are not ASCII
 
 
-def _as_text(text: str) -> str | None:
-    """An override whose value is in quotes of Hydra's, as a shell takes it; None where quotes do not help."""
+def _as_text(text: str, whole: bool = False) -> str | None:
+    """An override whose value is in quotes of Hydra's, as a shell takes it; None where quotes do not help.
+
+    Args:
+        whole: Quote a list or a mapping as one text, not the words in it.
+    """
     key, _, value = text.partition("=")
     if not value or value[0] in "'\"" or "${" in value:
         return None
-    is_text = value[0] not in "[{"
+    goes_on = value[-1] not in "]}" and all(value.count(one) == value.count(other) for one, other in ("[]", "{}"))
+    is_text = whole or value[0] not in "[{" or goes_on  # as in {x}.csv
     quoted = f"{key}={as_text(value) if is_text else _FOREIGN.sub(lambda word: as_text(word[0]), value)}"
     try:
         read = _read_override(quoted)

@@ -376,7 +376,23 @@ def test_a_refusal_of_a_given_file_tells_no_secret(
 
 @pytest.mark.parametrize(
     "value",
-    ["my=data", "my data (1).csv", "a[1].csv", "ü", "数据", "a#1", "a;b", "it's", 'say "hi"', "~/x", "a\\", "a{1}"],
+    [
+        *(
+            "my=data",
+            "my data (1).csv",
+            "a[1].csv",
+            "ü",
+            "数据",
+            "a#1",
+            "a;b",
+            "it's",
+            'say "hi"',
+            "~/x",
+            "a\\",
+            "a{1}",
+        ),
+        *("{x}.csv", "}", "[x].csv", "a{b}.csv", "[0-9]*.csv", "[a]/[b].csv", "{ü}.csv", "[x] (1).csv"),
+    ],
 )
 def test_a_value_that_is_not_hydras_is_shown_in_quotes_that_can_be_typed(value: str) -> None:
     if value != "a\\":
@@ -389,11 +405,20 @@ def test_a_value_that_is_not_hydras_is_shown_in_quotes_that_can_be_typed(value: 
 
 @pytest.mark.parametrize(
     ("value", "typed"),
-    [("{_target_:größe.Ö,lr:0.1}", '{_target_:"größe.Ö",lr:0.1}'), ("[数据, b]", '["数据", b]'), ("[a, b", "")],
+    [("{_target_:größe.Ö,lr:0.1}", '{_target_:"größe.Ö",lr:0.1}'), ("[数据, b]", '["数据", b]')],
 )
 def test_words_within_a_list_or_a_mapping_that_are_not_hydras_are_shown_in_quotes(value: str, typed: str) -> None:
     hint = refusal(f"data.inputs={value}").partition("; quote the value: ")[2]
-    assert hint == (shlex.quote(f"data.inputs={typed}") if typed else "")
+    assert hint == shlex.quote(f"data.inputs={typed}")
+
+
+@pytest.mark.parametrize("value", ["[a, b", "[a, [b], c", "{a:1", "{", "{a}{b}", "[x=y]", "{x"])
+def test_a_list_or_a_mapping_that_is_broken_is_shown_whole_and_as_a_text(value: str) -> None:
+    _, hint, typed = refusal("data=table", f"data.path={value}").partition(
+        "; write a list as [1,2], a mapping as {key:1}, and a text in quotes: "
+    )
+    [typed] = shlex.split(typed)
+    assert hint and compose(["data=table", typed]).data.knobs["path"] == value
 
 
 def test_a_sweep_of_values_is_shown_as_a_list_and_as_a_text() -> None:
