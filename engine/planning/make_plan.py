@@ -429,17 +429,25 @@ def _activations(
 
 
 def _shapes(part: nn.Module) -> dict[str, list[int]]:
-    return {name: list(each.shape) for name, each in state_of(part).items()}
+    kinds = {name: "parameter" for name, _ in part.named_parameters()}
+    return {f"{kinds.get(name, 'buffer')} {name}": list(each.shape) for name, each in state_of(part).items()}
 
 
 def _check_shapes(experiment: Experiment, before: dict[str, list[int]], after: dict[str, list[int]]) -> None:
-    """Raises `ConfigError` where a forward pass gave a buffer another shape: the run could not save or evaluate it."""
-    for name in sorted(before.keys() | after.keys()):
+    """Raises `ConfigError` where a forward pass gave a tensor another shape: the run could not train, save or evaluate
+    it.
+    """
+    for name in sorted(before.keys() | after.keys(), reverse=True):  # parameters first
         was, now = before.get(name, "nothing"), after.get(name, "nothing")
         if was != now:
+            way = (
+                "the run trains those of the constructor. Make it there, or choose nn.LazyLinear"
+                if name.startswith("parameter")
+                else "a checkpoint has one shape of it. Give it that shape in the constructor, or choose "
+                "persistent=False"
+            )
             raise ConfigError(
-                f"model={experiment.model.name}: {name} is {was} before a forward pass and {now} after it, and a "
-                "checkpoint has one shape of it. Give it that shape in the constructor, or choose persistent=False."
+                f"model={experiment.model.name}: {name} is {was} before a forward pass and {now} after it, and {way}."
             )
 
 

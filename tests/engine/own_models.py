@@ -302,6 +302,27 @@ class Remembering(nn.Module):
         return y
 
 
+class BuiltLate(nn.Module):
+    """[n, 8] -> [n, 2]; the first forward pass makes its head, or one of its parameters, as `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.body = kind, nn.Linear(8, 4)
+        self.head = None if kind == "layer" else nn.Linear(4, 2, bias=kind != "bias")
+        if kind == "empty":
+            self.scale = nn.Parameter(torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        if self.head is None:
+            self.head = nn.Linear(y.shape[1], 2)
+        if self.kind == "bias" and self.head.bias is None:
+            self.head.bias = nn.Parameter(torch.zeros(2))
+        if self.kind == "empty" and not len(self.scale):
+            self.scale = nn.Parameter(torch.ones(2))
+        return self.head(y)
+
+
 class WithLoss(nn.Module):
     """[n, 8] -> [n, 2], and a loss that raises."""
 

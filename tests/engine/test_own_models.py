@@ -426,8 +426,23 @@ def test_a_saved_buffer_that_a_forward_pass_gives_another_shape_is_refused(plan,
     if kind in ("mean", "unsaved"):
         plan(run)
         return
-    with pytest.raises(ConfigError, match=r"last is (nothing|\[0\]) before a forward pass and \[\d+, 2\] after it"):
+    with pytest.raises(
+        ConfigError, match=r": buffer last is (nothing|\[0\]) before a forward pass and \[\d+, 2\] after it"
+    ):
         plan(run)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("layer", "head.weight is nothing"), ("bias", "head.bias is nothing"), ("empty", r"scale is \[0\]")],
+)
+def test_a_parameter_that_a_forward_pass_makes_is_refused_with_advice_for_parameters(
+    plan, kind: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf": parameter {said} before a forward pass and \[2.* after it") as caught:
+        plan([*QUICK, f"model={{_target_:own_models.BuiltLate,kind:{kind}}}", "data={_target_:own_models.Rows}"])
+    assert "constructor" in str(caught.value) and "nn.LazyLinear" in str(caught.value)
+    assert "persistent" not in str(caught.value)
 
 
 def check_resumed(train: Any, root: Path, model: str, *overrides: str, workers: int) -> None:
