@@ -17,6 +17,19 @@ def registered(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], dict[
     return module._parameters, module._modules
 
 
+def buffers_in(module: nn.Module) -> dict[str, Tensor | None]:
+    """The module's own dict of buffers, which changes with it. To be read only."""
+    return module._buffers
+
+
+def saved_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields the buffers that the module's state has, with their names."""
+    for path, each in module.named_modules():
+        for name, buffer in each._buffers.items():
+            if buffer is not None and name not in each._non_persistent_buffers_set:
+                yield f"{path}.{name}".lstrip("."), buffer
+
+
 def is_plain(module: nn.Module | None, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
     """Returns whether a call of `module` computes what one of `kinds` does: it has no forward of its own, no hooks and
     no parametrization.

@@ -10,10 +10,10 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.optim import Optimizer
 
-from ...compat.modules import registered
+from ...compat.modules import buffers_in, registered, saved_buffers
 from .errors import ChangedModelError
 
 
@@ -91,6 +91,41 @@ class TrainedSet:
                         "knows of. Have the model hold it, require its gradient, and give it to the optimizer before "
                         "the run begins"
                     )
+
+
+class FixedState(TrainedSet):
+    """A model's parameters, and the shapes of its saved buffers: evaluations and checkpoints need the same ones."""
+
+    def __init__(self, module: nn.Module, vectors: "Vectors | None" = None) -> None:
+        super().__init__(module, vectors=vectors)
+        self._saved = {name: each.shape for name, each in saved_buffers(module)}
+
+    def _look(self) -> None:
+        super()._look()
+        self._buffers = [buffers_in(each) for each in self._module.modules()]
+        self._shapes = _shapes_in(self._buffers)
+
+    def check(self, step: int) -> None:
+        modules = self._registries
+        super().check(step)
+        if modules is not self._registries or _shapes_in(self._buffers) != self._shapes:
+            self._check_buffers(step)
+            self._look()  # buffers that nobody saves
+
+    def _check_buffers(self, step: int) -> None:
+        now = {name: each.shape for name, each in saved_buffers(self._module)}
+        for name in dict.fromkeys([*self._saved, *now]):
+            was, its = (list(each[name]) if name in each else "nothing" for each in (self._saved, now))
+            if was != its:
+                raise ChangedModelError(
+                    f"model: saved buffer {name} is {its} since step {step}, and was {was} when the run began: "
+                    "evaluations and checkpoints need those of the constructor. Make it there with that shape, or "
+                    "choose persistent=False"
+                )
+
+
+def _shapes_in(registries: Sequence[dict[str, Tensor | None]]) -> list[Size | None]:
+    return [None if each is None else each.shape for its in registries for each in its.values()]
 
 
 class Vectors:

@@ -23,7 +23,7 @@ from ...tracking.records import NoteRecord
 from ...tracking.run_directory import RunDirectory
 from ..base import checkpoint, machine, memory
 from ..base.checkpoint import Manifest
-from ..base.trained import TrainedSet, Vectors, keep_memory
+from ..base.trained import FixedState, Vectors, keep_memory
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.compute import ModelledCompute, RealCompute
@@ -370,7 +370,7 @@ def _begin(
     chosen, own = _chosen(assignment.experiment), list[Hooks]()
     if workers is not None:
         alike = EqualReplicas(parts, sync, module, workers, kept.device, chosen)
-        own = [UnchangedParameters(module, vectors), alike]
+        own = [UnchangedModel(module, vectors), alike]
     found = HookList([*own, *hooks])
     for each in hooks:
         each.begin(module, counted)
@@ -389,11 +389,11 @@ def _chosen(experiment: Experiment) -> str:
     return ", ".join(f"{group}={experiment.choice(group).name}" for group in ("strategy", "sync"))
 
 
-class UnchangedParameters(Hooks):
-    """Holds user code to leaving the model's parameters as they are."""
+class UnchangedModel(Hooks):
+    """Holds user code to leaving the model's parameters, and the shapes of its saved buffers, as they are."""
 
     def __init__(self, module: nn.Module, vectors: Vectors) -> None:
-        self._trained = TrainedSet(module, vectors=vectors)
+        self._fixed = FixedState(module, vectors)
 
     def after_backward(self, step: int) -> None:
-        self._trained.check(step)
+        self._fixed.check(step)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from paceline.compat.modules import is_hooked_before, registered
+from paceline.compat.modules import buffers_in, is_hooked_before, registered, saved_buffers
 
 
 def test_what_is_registered_is_seen_as_it_changes() -> None:
@@ -13,6 +13,15 @@ def test_what_is_registered_is_seen_as_it_changes() -> None:
     assert parameters == {"weight": model.weight} and children == {"layer": model.layer}
     del model.layer
     assert children == {}
+
+
+def test_saved_buffers_are_those_of_the_state() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Module())
+    model.own, model[1].unsaved = nn.Buffer(torch.zeros(1)), nn.Buffer(torch.zeros(1), persistent=False)
+    model.register_buffer("none", None)
+    parameters = dict(model.named_parameters())
+    assert [name for name, _ in saved_buffers(model)] == [name for name in model.state_dict() if name not in parameters]
+    assert buffers_in(model) == {"own": model.own, "none": None}
 
 
 def test_what_is_called_before_a_forward_pass_is_seen() -> None:

@@ -61,6 +61,9 @@ class Changing(nn.Module):
         super().__init__()
         self.kind, self.steps = kind, 0
         self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+        self.long = nn.Buffer(torch.zeros(2))
+        self.register_buffer("given", None)
+        self.register_buffer("unsaved", None, persistent=False)
         if kind == "thawed":
             self.first.requires_grad_(False)
 
@@ -82,6 +85,20 @@ class Changing(nn.Module):
                 self.second = nn.Sequential(self.second, nn.Linear(2, 2))
             case "another_dtype":
                 self.first.bfloat16()
+            case "another_buffer":
+                self.second.seen = nn.Buffer(torch.zeros(3))
+            case "another_norm":
+                self.norm = nn.BatchNorm1d(2, affine=False)
+            case "given_buffer":
+                self.given = torch.zeros(3)
+            case "longer_buffer":
+                self.long = torch.cat([self.long, self.long])
+            case "no_buffer":
+                del self.long
+            case "unsaved_buffer":
+                self.own = nn.Buffer(torch.zeros(3), persistent=False)
+                self.unsaved = torch.zeros(3)
+                self.long = self.long + 1
             case "another_activation":
                 self.activation = nn.ReLU()
             case _:

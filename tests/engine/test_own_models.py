@@ -1,5 +1,6 @@
 """Users' models, losses and data: allowed behaviour, and the refusal of the rest."""
 
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from looking_models import CONSTRUCTORS, FORWARDS
-from own_models import Unseeded
+from own_models import Changing, Unseeded
 from safetensors.torch import load_file
 from short_runs import HERE
 from torch import nn
@@ -18,8 +19,9 @@ from paceline import engine
 from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
 from paceline.engine import Result
-from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.base.errors import ChangedModelError, WorkerFailedError
 from paceline.engine.base.memory import held, optimizer_state
+from paceline.engine.base.trained import FixedState
 from paceline.engine.planning.planned import Plan
 from paceline.engine.training.alike import begin_alike
 from paceline.strategies.core.read_only import ReadOnlyWeights
@@ -90,6 +92,7 @@ CHANGES = {
     "swapped_weight": "second.weight is another tensor since step 2",
     "grown": "second.weight is gone since step 2",
     "another_dtype": "first.weight is torch.bfloat16 since step 2, and was torch.float32 when the run began",
+    "another_buffer": "saved buffer second.seen is [3] since step 2, and was nothing when the run began",
 }
 
 
@@ -171,8 +174,29 @@ def test_a_parameter_that_is_thawed_while_fsdp_has_it_whole_ends_the_run(train) 
 
 
 @pytest.mark.dist
-def test_a_module_without_parameters_may_come(train) -> None:
-    assert train("Changing", kind="another_activation").summary["status"] == "completed"
+@pytest.mark.parametrize("kind", ["another_activation", "unsaved_buffer"])
+def test_a_module_without_parameters_and_a_buffer_that_nobody_saves_may_come(train, kind: str) -> None:
+    assert train("Changing", kind=kind).summary["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("another_norm", "norm.running_mean is [2] since step 7, and was nothing"),
+        ("given_buffer", "given is [3] since step 7, and was nothing"),
+        ("longer_buffer", "long is [4] since step 7, and was [2]"),
+        ("no_buffer", "long is nothing since step 7, and was [2]"),
+    ],
+)
+def test_saved_buffers_that_come_go_or_grow_are_refused(kind: str, said: str) -> None:
+    model = Changing(kind)
+    saved = FixedState(model)
+    saved.check(6)
+    model.second.unsaved = nn.Buffer(torch.zeros(3), persistent=False)
+    saved.check(6)
+    model.change()
+    with pytest.raises(ChangedModelError, match=f"^model: saved buffer {re.escape(said)} when the run began"):
+        saved.check(7)
 
 
 @pytest.mark.dist
