@@ -33,7 +33,7 @@ class TrainedSet:
         self._dtypes = [(name, each, each.dtype) for name, each in self._known.items()]
         self._frozen = [(name, each) for name, each in self._known.items() if not each.requires_grad]
         self._trained = {id(each) for each in self._known.values() if each.requires_grad}
-        self._look()
+        self.look()
         if optimizer is not None:
             self._check_groups(optimizer, 0)
 
@@ -42,7 +42,8 @@ class TrainedSet:
         stepped = _stepped(optimizer)
         self._trained = self._trained if stepped == self._given else stepped
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Finds the modules' registries as they are now."""
         dicts = [registered(each) for each in self._module.modules()]
         self._registries = [each for its in dicts for each in its]
         self._sizes, self._objects = _contents(self._registries)
@@ -52,7 +53,7 @@ class TrainedSet:
         sizes, objects = _contents(self._registries)
         if sizes != self._sizes or not all(map(is_, objects, self._objects)):
             self._check_names(step)
-            self._look()  # other modules, which have no parameters
+            self.look()  # other modules, which have no parameters
         for name, each in self._frozen:
             if each.requires_grad:
                 raise ChangedModelError(
@@ -100,8 +101,8 @@ class FixedState(TrainedSet):
         super().__init__(module, vectors=vectors)
         self._saved = {name: each.shape for name, each in saved_buffers(module)}
 
-    def _look(self) -> None:
-        super()._look()
+    def look(self) -> None:
+        super().look()
         self._buffers = [buffers_in(each) for each in self._module.modules()]
         self._shapes = _shapes_in(self._buffers)
 
@@ -110,7 +111,7 @@ class FixedState(TrainedSet):
         super().check(step)
         if modules is not self._registries or _shapes_in(self._buffers) != self._shapes:
             self._check_buffers(step)
-            self._look()  # buffers that nobody saves
+            self.look()  # buffers that nobody saves
 
     def _check_buffers(self, step: int) -> None:
         now = {name: each.shape for name, each in saved_buffers(self._module)}
