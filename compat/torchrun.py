@@ -28,9 +28,8 @@ def main() -> None:
     os.environ[LAUNCHER] = str(os.getpid())  # its workers end with it: engine/base/parent_death.py
     logging.disable(logging.ERROR)  # this process watches the workers, and its log has nothing to add
     try:
-        with TemporaryDirectory(
-            prefix="torchelastic_", ignore_cleanup_errors=True
-        ) as logs:  # torchrun's own would stay
+        # torchrun's own folder of logs would stay
+        with TemporaryDirectory(prefix="torchelastic_", ignore_cleanup_errors=True) as logs:
             run.main(["--log-dir", logs, *sys.argv[1:]])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}

@@ -37,6 +37,7 @@ from ..config.experiment import Experiment
 from . import experts, torch_files
 
 CONVERTED = "weights.safetensors"  # in the run directory
+ORDERED = {"class_names": "classes", "columns": "inputs"}  # of tasks.contents.Contents, by what they are
 WRAPPERS = ("module.", COMPILED)  # before the names of a model in DistributedDataParallel, in torch.compile
 T = TypeVar("T")
 
@@ -132,9 +133,6 @@ def check(
         )
     for replica in range(found):
         _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)
-
-
-ORDERED = {"class_names": "classes", "columns": "inputs"}  # of tasks.contents.Contents, by what they are
 
 
 def order_learnt(run: Path) -> dict[str, list[str]]:

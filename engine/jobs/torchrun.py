@@ -145,14 +145,18 @@ def _pid_file(attempt: Path, rank: int) -> str:
 
 def _address(host: str) -> str:
     """Returns the host's name in the network, which ssh's own name for it (USER@HOST, an alias) need not be."""
-    said = subprocess.run(["ssh", "-G", host], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    found = re.search(r"^hostname (\S+)$", said.stdout, re.MULTILINE)
+    found = re.search(r"^hostname (\S+)$", _ssh("-G", host).stdout, re.MULTILINE)
     return found[1] if found else host.rpartition("@")[2]
 
 
 def _probe(host: str) -> "subprocess.CompletedProcess[str]":
     """Ask the host whether it sees the environment and the folder: status 255 where it does not answer."""
-    command = ["ssh", *_QUIET, host, f"test -x {shlex.quote(sys.executable)} && test -d {shlex.quote(str(Path.cwd()))}"]
+    return _ssh(*_QUIET, host, f"test -x {shlex.quote(sys.executable)} && test -d {shlex.quote(str(Path.cwd()))}")
+
+
+def _ssh(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Returns how the command ended: with status 255 where it takes longer than `PATIENCE`."""
+    command = ["ssh", *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
     except subprocess.TimeoutExpired:

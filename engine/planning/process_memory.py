@@ -41,10 +41,10 @@ def lack_here(plan: Plan) -> str:
     """
     fabric, hardware = fabric_of(plan.experiment), plan.experiment.hardware
     is_here = not (fabric.modelled or fabric.submits) and hardware.machine is None and plan.device.type == "cpu"
-    if not is_here or plan.largest() <= available():
+    held, free = plan.largest(), available()
+    if not is_here or held <= free:
         return ""
-    held, free = plan.largest() / GIB, available() / GIB
-    return f"a worker holds {held:,.1f} GiB by the plan, and this host has {free:,.1f} GiB free"
+    return f"a worker holds {held / GIB:,.1f} GiB by the plan, and this host has {free / GIB:,.1f} GiB free"
 
 
 def check_process(plan: Plan) -> None:
