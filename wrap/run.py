@@ -258,7 +258,7 @@ class Run:
             self.gradients.backward(loss)
         self._armed = last
         if last:
-            self._trained.check(self.steps)
+            self._trained.check(f"since step {self.steps}")
             self.gradients.finish(self.meetings.taken)
         else:
             self.gradients.pause()

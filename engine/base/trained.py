@@ -30,12 +30,12 @@ class TrainedSet:
         self._module, self._optimizer, self._vectors = module, optimizer, vectors
         self._given = _stepped(optimizer) if optimizer is not None else set()
         self._known = {name: each for name, each in module.named_parameters()}
-        self._dtypes = [(name, each, each.dtype) for name, each in self._known.items()]
+        self._forms = [(name, each, each.dtype, each.shape) for name, each in self._known.items()]
         self._frozen = [(name, each) for name, each in self._known.items() if not each.requires_grad]
         self._trained = {id(each) for each in self._known.values() if each.requires_grad}
         self.look()
         if optimizer is not None:
-            self._check_groups(optimizer, 0)
+            self._check_groups(optimizer, "since step 0")
 
     def accept(self, optimizer: Optimizer) -> None:
         """Knows what the optimizer steps with now: a sync mode may put shards in the place of parameters."""
@@ -48,49 +48,61 @@ class TrainedSet:
         self._registries = [each for its in dicts for each in its]
         self._sizes, self._objects = _contents(self._registries)
 
-    def check(self, step: int) -> None:
-        """Checks the parameters after the passes of `step`, before its update. Raises `ChangedModelError`."""
+    def check(self, since: str) -> None:
+        """Checks the parameters after the passes of a step, before its update.
+
+        Args:
+            since: Words for when they changed, if they did: "since step 3".
+
+        Raises:
+            ChangedModelError: One came or went, is another tensor, or has another form.
+        """
         sizes, objects = _contents(self._registries)
         if sizes != self._sizes or not all(map(is_, objects, self._objects)):
-            self._check_names(step)
+            self._check_names(since)
             self.look()  # other modules, which have no parameters
         for name, each in self._frozen:
             if each.requires_grad:
                 raise ChangedModelError(
-                    f"model: parameter {name} requires gradients since step {step}, and did not when the run began: "
+                    f"model: parameter {name} requires gradients {since}, and did not when the run began: "
                     "replicas would train it apart. Have it require gradients at first, and freeze it in the first "
                     "forward pass (in a wrapped script: after wrap)"
                 )
-        for name, each, dtype in self._dtypes:
+        for name, each, dtype, shape in self._forms:
             if each.dtype != dtype:
                 raise ChangedModelError(
-                    f"model: parameter {name} is {each.dtype} since step {step}, and was {dtype} when the run began. "
+                    f"model: parameter {name} is {each.dtype} {since}, and was {dtype} when the run began. "
                     "Choose the dtype when the model is built, or precision=bf16."
+                )
+            if each.shape != shape:
+                raise ChangedModelError(
+                    f"model: parameter {name} is {list(each.shape)} {since}, and was {list(shape)} when the run began. "
+                    "Choose the shape in the constructor, or nn.LazyLinear."
                 )
         if self._vectors is not None:
             self._vectors.restore()
         if self._optimizer is not None:
-            self._check_groups(self._optimizer, step)
+            self._check_groups(self._optimizer, since)
 
-    def _check_names(self, step: int) -> None:
+    def _check_names(self, since: str) -> None:
         now = dict(self._module.named_parameters())
         for name in dict.fromkeys([*self._known, *now]):
             old, new = self._known.get(name), now.get(name)
             if old is not new:
                 what = "is new" if old is None else "is gone" if new is None else "is another tensor"
                 raise ChangedModelError(
-                    f"model: parameter {name} {what} since step {step}: the run trains those that the model had when "
-                    "it began. Build all modules in the constructor, and change values in place"
+                    f"model: parameter {name} {what} {since}: the run trains those that the model had when it began. "
+                    "Build all modules in the constructor (nn.LazyLinear finds shapes), and change values in place"
                 )
 
-    def _check_groups(self, optimizer: Optimizer, step: int) -> None:
+    def _check_groups(self, optimizer: Optimizer, since: str) -> None:
         for group in optimizer.param_groups:
             for each in group["params"]:
                 if each.requires_grad and id(each) not in self._trained:
                     raise ChangedModelError(
-                        f"optimizer: has a parameter of shape {list(each.shape)} since step {step} that no replica "
-                        "knows of. Have the model hold it, require its gradient, and give it to the optimizer before "
-                        "the run begins"
+                        f"optimizer: has a parameter of shape {list(each.shape)} {since} that no replica knows of. "
+                        "Have the model hold it, require its gradient, and give it to the optimizer before the run "
+                        "begins"
                     )
 
 
@@ -106,20 +118,20 @@ class FixedState(TrainedSet):
         self._buffers = [buffers_in(each) for each in self._module.modules()]
         self._shapes = _shapes_in(self._buffers)
 
-    def check(self, step: int) -> None:
+    def check(self, since: str) -> None:
         modules = self._registries
-        super().check(step)
+        super().check(since)
         if modules is not self._registries or _shapes_in(self._buffers) != self._shapes:
-            self._check_buffers(step)
+            self._check_buffers(since)
             self.look()  # buffers that nobody saves
 
-    def _check_buffers(self, step: int) -> None:
+    def _check_buffers(self, since: str) -> None:
         now = {name: each.shape for name, each in saved_buffers(self._module)}
         for name in dict.fromkeys([*self._saved, *now]):
             was, its = (list(each[name]) if name in each else "nothing" for each in (self._saved, now))
             if was != its:
                 raise ChangedModelError(
-                    f"model: saved buffer {name} is {its} since step {step}, and was {was} when the run began: "
+                    f"model: saved buffer {name} is {its} {since}, and was {was} when the run began: "
                     "evaluations and checkpoints need those of the constructor. Make it there with that shape, or "
                     "choose persistent=False"
                 )

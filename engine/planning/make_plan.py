@@ -33,8 +33,10 @@ from ...tasks.contents import notes_on as notes_on_contents
 from ...tasks.models.mixture import idle_entries
 from ...tasks.partition import Repeated
 from ..base import memory
+from ..base.errors import ChangedModelError
 from ..base.failures import ONE_SAMPLE
 from ..base.meta import Repeats
+from ..base.trained import FixedState
 from ..config import looking
 from ..config.experiment import Experiment
 from ..config.fits import batch_of, checked_loss, model_takes
@@ -401,7 +403,7 @@ def _activations(
         kept: list[int] = []
         again: list[int] = []
         ends: list[Tensor] = []
-        shapes = _shapes(parts.modules[part])
+        fixed = FixedState(parts.modules[part])
         with memory.activations() as account:
             for each in passes:
                 # privacy=dp_sgd takes the gradients of samples through a copy of the model
@@ -418,7 +420,7 @@ def _activations(
                 if account.recomputes:
                     checkpointing.backward(end)
                 again.append(account.peak - before)
-        _check_shapes(experiment, shapes, _shapes(parts.modules[part]))
+        _check_fixed(fixed)
         if isinstance(parts.strategy, StagedStrategy):
             peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
         else:  # all forward passes come first
@@ -428,27 +430,12 @@ def _activations(
     return peaks
 
 
-def _shapes(part: nn.Module) -> dict[str, list[int]]:
-    kinds = {name: "parameter" for name, _ in part.named_parameters()}
-    return {f"{kinds.get(name, 'buffer')} {name}": list(each.shape) for name, each in state_of(part).items()}
-
-
-def _check_shapes(experiment: Experiment, before: dict[str, list[int]], after: dict[str, list[int]]) -> None:
-    """Raises `ConfigError` where a forward pass gave a tensor another shape: the run could not train, save or evaluate
-    it.
-    """
-    for name in sorted(before.keys() | after.keys(), reverse=True):  # parameters first
-        was, now = before.get(name, "nothing"), after.get(name, "nothing")
-        if was != now:
-            way = (
-                "the run trains those of the constructor. Make it there, or choose nn.LazyLinear"
-                if name.startswith("parameter")
-                else "a checkpoint has one shape of it. Give it that shape in the constructor, or choose "
-                "persistent=False"
-            )
-            raise ConfigError(
-                f"model={experiment.model.name}: {name} is {was} before a forward pass and {now} after it, and {way}."
-            )
+def _check_fixed(fixed: FixedState) -> None:
+    """Raises `ConfigError` where a forward pass exchanges what a run trains and saves: the run would end."""
+    try:
+        fixed.check("after a forward pass")
+    except ChangedModelError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device: torch.device) -> list[int]:

@@ -396,4 +396,4 @@ class UnchangedModel(Hooks):
         self._fixed = FixedState(module, vectors)
 
     def after_backward(self, step: int) -> None:
-        self._fixed.check(step)
+        self._fixed.check(f"since step {step}")

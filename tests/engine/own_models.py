@@ -55,11 +55,11 @@ class Counting(nn.Module):
 
 
 class Changing(nn.Module):
-    """[n, 8] -> [n, 2]; in its third training step it changes itself, in the way that `kind` says."""
+    """[n, 8] -> [n, 2]; in training step `at` (0: in each pass) it changes itself, in the way that `kind` says."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, at: int = 3) -> None:
         super().__init__()
-        self.kind, self.steps = kind, 0
+        self.kind, self.at, self.steps = kind, at, 0
         self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
         self.long = nn.Buffer(torch.zeros(2))
         self.register_buffer("given", None)
@@ -69,7 +69,7 @@ class Changing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.steps += self.training and not x.is_meta
-        if self.steps == 3 and self.training:
+        if self.at in (0, self.steps) and self.training:
             self.change()
         return self.second(torch.relu(self.first(x.to(self.first.weight.dtype))).float())
 
