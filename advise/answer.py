@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..conf.errors import ConfigError
 from ..cost.predicted import NotPredicted
 from ..engine.api.preparing import prepare
-from ..engine.config.compose import instead
+from ..engine.config.typed import instead
 from .accelerators import Ground, Searched, ground, search
 from .candidate import Predicted
 from .limits import Missed, beyond, meets, nearest

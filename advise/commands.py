@@ -3,8 +3,8 @@
 import shlex
 from functools import lru_cache
 
-from ..engine.config.compose import tells_secret
 from ..engine.config.experiment import shipped
+from ..engine.config.typed import tells_secret
 from ..tracking.redact import HIDDEN
 from .candidate import Candidate, Settings
 from .question import HOSTS, Question, key_of

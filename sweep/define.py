@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..engine.config.compose import ParameterInterval, compose, sweep_values
+from ..engine.config.compose import compose
 from ..engine.config.experiment import CONF, Experiment, VirtualHardware
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
+from ..engine.config.swept import ParameterInterval, sweep_values
 from ..tracking.columns import BY_KEY, COLUMNS, METRICS, known
 from ..tracking.disturbance import is_timed
 from ..tracking.records import Measured, Summary

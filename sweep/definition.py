@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..conf.errors import ConfigError
-from ..engine.config.compose import sweep_values, tells_secret
+from ..engine.config.swept import sweep_values
+from ..engine.config.typed import tells_secret
 from ..tracking.columns import METRICS
 from ..tracking.redact import HIDDEN, is_secret
 

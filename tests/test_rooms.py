@@ -71,7 +71,7 @@ OWNERS = {  # what is imported -> the files that may
     "torch.utils.tensorboard": ["tracking/tensorboard.py"],
     "opacus": ["compat/opacus.py"],
     "cryptography": ["exchange/secure/primitives.py"],
-    "hydra": ["engine/config/compose.py", "compat/hydra.py"],
+    "hydra": [*(f"engine/config/{name}.py" for name in ("compose", "swept", "typed")), "compat/hydra.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
     "torch.distributed": [
         "comm/*.py",

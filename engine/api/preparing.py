@@ -21,12 +21,13 @@ from ..base import ROOT
 from ..base.errors import MachineError
 from ..base.own_modules import find_modules
 from ..base.started import was_started
-from ..config.compose import check_grammar, compose
+from ..config.compose import compose
 from ..config.described import labelled
 from ..config.experiment import Experiment
 from ..config.resumed import override_stored
 from ..config.settings import Settings, asked
 from ..config.stored import StoredConfig, identity, read_stored
+from ..config.typed import check_grammar
 from ..fabrics import fabric_of
 
 if TYPE_CHECKING:

@@ -25,12 +25,13 @@ from ...conf.groups import BY_NAME, CALLBACKS
 from ...tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml, read_text
 from ...tracking.redact import HIDDEN, hide_in_urls
 from ...tracking.visible import visible
-from .compose import after, choices_in, compose, keys_in, receivers_typed
+from .compose import compose, receivers_typed
 from .described import as_described, class_of
 from .experiment import STORED, Experiment, from_plain
 from .group_overrides import GROUPS
 from .overrides import overrides_of, usual_choices
 from .resumed import hidden_keys
+from .typed import after, choices_in, keys_in
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}  # that send results to a server
 _EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+")

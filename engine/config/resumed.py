@@ -7,8 +7,9 @@ from pydantic import ValidationError
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...tracking.redact import HIDDEN
-from .compose import check_grammar, compose
+from .compose import compose
 from .experiment import Experiment, explain
+from .typed import check_grammar
 
 RESUMABLE = (
     "epochs",

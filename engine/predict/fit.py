@@ -37,9 +37,10 @@ from ...tasks.losses.base import Task
 from ...tasks.models.gpt import GPT
 from ..base.failures import exit_code_of
 from ..base.memory import BUILT_ONCE
-from ..config.compose import compose, instead
+from ..config.compose import compose
 from ..config.experiment import Choice, Experiment, Machine
 from ..config.targets import load_class, load_maker, values_of
+from ..config.typed import instead
 from ..fabrics import fabric_of
 from ..planning.make_plan import make_plan
 from ..planning.planned import PartPlan, Plan

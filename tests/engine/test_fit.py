@@ -17,9 +17,10 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.cost.devices import DEVICES, INSIDE
 from paceline.engine.base.errors import MachineError
-from paceline.engine.config.compose import compose, instead
+from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Experiment, Machine
 from paceline.engine.config.targets import values_of
+from paceline.engine.config.typed import instead
 from paceline.engine.planning.make_plan import make_plan
 from paceline.engine.planning.planned import Plan
 from paceline.engine.predict.device_use import device_use, device_use_of

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.engine.config.compose import choices_in, compose, sweep_values
+from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import shipped
 from paceline.engine.config.overrides import overrides_of
+from paceline.engine.config.swept import sweep_values
 from paceline.engine.config.targets import build
+from paceline.engine.config.typed import choices_in
 from paceline.engine.features import injected
 from paceline.exchange.aggregate import Median
 from paceline.strategies import Sync

@@ -13,7 +13,7 @@ from sweep_files import COMMAND, parameter, schema, written
 
 from paceline.conf.errors import ConfigError
 from paceline.conf.grammar import as_override
-from paceline.engine.config.compose import sweep_values
+from paceline.engine.config.swept import sweep_values
 from paceline.sweep import definition as sweeps
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, EarlyTermination, Range, Values, from_dict
