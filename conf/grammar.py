@@ -12,6 +12,11 @@ _BEFORE_QUOTE = re.compile(r"(\\*)('|$)")
 _BEFORE_DOUBLE = re.compile(r'(\\*)("|$)')
 
 
+def listed(given: str | Sequence[str]) -> list[str]:
+    """Returns texts as a list; one text is a list of one, and not of its letters."""
+    return [given] if isinstance(given, str) else list(given)
+
+
 def as_override(value: Any, exact: bool = True) -> str:
     """`exact`: it is read back as what it is. Otherwise text is as it would be typed, and "1e-3" read as a number."""
     match value:

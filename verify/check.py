@@ -1,7 +1,6 @@
 """All ways, one after another, each against serial training on the same samples."""
 
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +16,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 from ..batches import Samples
 from ..conf.errors import ConfigError
+from ..conf.grammar import listed
 from ..engine.api.preparing import Prepared, prepare
 from ..engine.base.errors import InterruptedRunError, MachineError
 from ..engine.base.failures import exit_code_of, named
+from ..engine.base.own_modules import find_modules
 from ..engine.base.started import was_started
 from ..engine.config.choice_files import choices_of
 from ..engine.config.compose import compose
@@ -255,8 +256,8 @@ def verify(
     if was_started():
         raise ConfigError("verify: starts its workers itself; start it without torchrun")
     directory = Path(config_dir) if config_dir else None
-    if allow_modules and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
+    overrides, only, allow_modules = listed(overrides), listed(only), listed(allow_modules)
+    find_modules(allow_modules)
     check_keys(overrides)
     strategies, modes = choices_of("strategy", directory), choices_of("sync", directory)
     named = (word.removeprefix("sync=") for word in only)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import listed
 from ..config.settings import Settings, asked
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def advise(
         import_module(f"paceline.advise.{name}") for name in ("question", "answer", "commands", "failures")
     )
     directory = Path(config_dir) if config_dir else None
-    allowed = [*allow_modules, *given.allowed]
+    allowed = [*listed(allow_modules), *given.allowed]
     hours = None if restart is None else restart / 3600
     failures = None if mtbf is None else failing.ExpectedFailures.of(mtbf, hours, storage)
     question = question_of.ask(given.overrides, batch, tokens, budget, deadline, directory, allowed, failures)

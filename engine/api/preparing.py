@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import listed
 from ...tracking.job_files import JobNote, open_job
 from ...tracking.redact import redact
 from ...tracking.run_data import resuming
@@ -184,7 +185,7 @@ def prepare(
     Raises `ConfigError` and other errors with an `exit_code`.
     """
     given = asked(overrides, settings)
-    allow_modules = [*allow_modules, *given.allowed]
+    allow_modules = [*listed(allow_modules), *given.allowed]
     directory = stored = chosen = None
     trace_file = _trace_file(Path(trace)) if trace is not None else None
     if resume is not None:

@@ -420,6 +420,12 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             what, rule = path, no_such_key(path)
         elif finding["type"] == "missing":
             what, rule = path, "is missing"
+        elif finding["type"] == "union_tag_not_found":
+            what, rule = f"{path}.fabric", "is missing. Choose process or virtual"
+        elif finding["type"] == "union_tag_invalid":
+            what, rule = f"{path}.fabric={finding['ctx']['tag']!r}", "must be process or virtual"
+        elif finding["type"] == "model_attributes_type":
+            what, rule = f"{path}={given!r}", "must be a mapping"
         elif finding["type"] == "value_error" and isinstance(finding["input"], dict):
             what, rule = path, finding["msg"].removeprefix("Value error, ")  # it names the keys that it is about
         elif finding["type"] == "too_short":

@@ -34,6 +34,9 @@ def test_an_experiment_cannot_be_changed() -> None:
         (("seed: 0", "seed: x"), "seed='x': must be a valid integer"),
         (("seed: 0", "sead: 0"), "sead: there is no such key"),
         (("seed: 0\n", ""), "seed: is missing"),
+        (("fabric: process", "fabric: cloud"), "hardware.fabric='cloud': must be process or virtual"),
+        (("  fabric: process\n", ""), "hardware.fabric: is missing. Choose process or virtual"),
+        (("seed: 0", "seed: 0\nhardware: [1]"), "hardware=[1]: must be a mapping"),
     ],
 )
 def test_a_file_that_is_not_ours_is_refused(change: tuple[str, str], words: str) -> None:

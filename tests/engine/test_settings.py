@@ -8,12 +8,14 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from paceline.conf.errors import ConfigError
+from paceline.conf.grammar import listed
 from paceline.engine import prepare
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Experiment
 from paceline.engine.config.settings import asked
 from paceline.tracking.columns import human_bytes
 from paceline.tracking.errors import RunNameError
+from paceline.verify import verify
 
 TYPED = ["sync=ssp", "sync.staleness=2", "hardware.workers=3", "optimizer.lr=0.2", "model.hidden=[16,8]", "name=x"]
 NESTED = {
@@ -143,3 +145,11 @@ def test_what_was_prepared_is_run_as_it_is() -> None:
         engine.plan(prepared, steps=3)
     with pytest.raises(ConfigError, match="--resume x: a resumed run goes on as it was"):
         prepare({"model": Net}, resume="x")
+
+
+def test_one_text_in_the_place_of_a_list_is_one_entry_and_not_its_letters() -> None:
+    assert listed("houses") == listed(("houses",)) == ["houses"]
+    with pytest.raises(ConfigError, match=r"torch\.nn, houses; for a module of your own"):
+        prepare(["model={_target_:own_models.InPlace}"], allow_modules="houses").plan()
+    with pytest.raises(ConfigError, match=r"^--only nothing_so: "):
+        verify("model=linear", only="nothing_so")
