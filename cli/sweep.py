@@ -232,7 +232,7 @@ def _submit(name: str, opened: "OpenSweep", sweepers: int, max_failures: int | N
     """Submits the sweepers of the sweep as a job array. The trials of an earlier array run again."""
     from ..sweep.array import job_array
     from ..sweep.directory import DATABASE
-    from ..sweep.study import turns_of
+    from ..sweep.storage import turns_of
     from ..sweep.sweeper import Sweeper
     from .sweep_view import view
 

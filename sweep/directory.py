@@ -18,7 +18,8 @@ from ..tracking.redact import hide_in_urls
 from ..tracking.run_data import SWEEP_STORAGE, storage_of
 from ..tracking.run_directory import check_name, check_new_name, is_run, locked, write_atomically, writing
 from .definition import Definition, from_dict
-from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
+from .storage import LOCAL
+from .study import GRACE, SamplerName, Study, create, place_of, reopen
 
 FILE, DATABASE, LOCK = "sweep.yaml", "study.db", "lock"
 GONE = "gone"  # unfinished runs, for the moment in which they are taken away

@@ -9,53 +9,31 @@ workers were killed, is run again as a new trial that says which one it takes th
 """
 
 import itertools
-import random
 import re
 import threading
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import RDBStorage
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    IntegrityError,
-    NoSuchModuleError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
-from sqlalchemy.pool import NullPool
 
 from ..compat import optuna as database
-from ..conf.errors import ConfigError
-from ..engine.base.errors import MachineError
-from ..tracking.errors import CorruptRunError, StorageError
+from ..tracking.errors import CorruptRunError
 from ..tracking.files import UnusableFileError, read_text
-from ..tracking.redact import HIDDEN, hide_in_urls
-from ..tracking.run_directory import locked, write_atomically
+from ..tracking.run_directory import write_atomically
 from .definition import Definition, EarlyTermination, Paired, Point, Range, Values, from_dict, texts_of
 from .quiet import quiet
+from .storage import BEATS, is_shared, storage_of, stored, turn_at
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]
-LOCAL = "sqlite:///"  # and the path of a file
 GRACE = 60.0  # seconds without a word after which a shared study gives up a running trial
-BEATS = 6  # a running trial is heard of so often within them
-REMOTE = {"connect_args": {"connect_timeout": 10}}  # seconds
-ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
-POSTGRES = {"connect_args": {**REMOTE["connect_args"], **ALIVE}}  # a host without power is lost after 30 s
-SQLITE = {"connect_args": {"timeout": 60}}
-ATTEMPTS = 5  # to make a new database's tables while another machine does
 DEFINITION, PLACE, RETRIED = "definition", "place", (4, 5)  # RETRIED: exit codes of what may go well the next time
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -102,7 +80,7 @@ class Study:
         self, study: optuna.Study, definition: Definition, url: str, place: str, grace: float, in_array: bool
     ) -> None:
         self._study, self.definition, self._url, self._place = study, definition, url, place
-        self.shared, self.in_array = _is_shared(url), in_array
+        self.shared, self.in_array = is_shared(url), in_array
         self._grace, self.beat_seconds = grace, grace / BEATS
         self._nameless: dict[int, float] = {}  # trials of nobody, and when we first saw them
         self._lock = threading.Lock()
@@ -113,13 +91,13 @@ class Study:
 
     def turn(self) -> AbstractContextManager[None]:
         """Keeps the other sweepers of this directory out of the context."""
-        return _turn(self._url)
+        return turn_at(self._url)
 
     # -- what comes next
 
     def next(self) -> SweepTrial | None:
         """Claim a trial; None once there are no more."""
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             while True:
                 every = self._study.get_trials(deepcopy=False)
                 waiting = any(trial.state is TrialState.WAITING for trial in every)
@@ -151,7 +129,7 @@ class Study:
     def beat(self, trials: list[SweepTrial]) -> None:
         """Tell a shared study that these still run."""
         for trial in trials:
-            with _stored(self._url):
+            with stored(self._url):
                 self._beat(database.id_of(self._frozen(trial.number)))
 
     def _beat(self, trial_id: int) -> None:
@@ -165,7 +143,7 @@ class Study:
 
     def report(self, trial: SweepTrial, step: int, value: float) -> bool:
         """Tell how a trial is doing after `step` evaluations; True: it is to be given up."""
-        with _stored(self._url):
+        with stored(self._url):
             running = database.running(self._study, trial.number)
             running.report(value, step)
             return running.should_prune()
@@ -186,7 +164,7 @@ class Study:
         """
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         facts = {"runs": list(runs), "summaries": list(summaries), "reason": reason, "exit_code": exit_code}
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             trial_id = database.id_of(self._frozen(trial.number))
             try:
                 for key, fact in facts.items():
@@ -200,7 +178,7 @@ class Study:
 
     def trials(self) -> list[TrialRecord]:
         """Every point's last attempt, in the sweep's order."""
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
         return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.place)
 
@@ -208,7 +186,7 @@ class Study:
 
     def extend(self, trials: int) -> None:
         """Sets how many trials there may be from now on."""
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             self.definition = replace(self.definition, trials=trials)
             self._study.set_user_attr(DEFINITION, self.definition.as_dict())
         _enqueue(self._study, self.definition, self._url)
@@ -218,7 +196,7 @@ class Study:
 
         Call it while no other sweeper of this place is at work.
         """
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
         mine = [trial for trial in every if self._is_mine(trial)]
         found = [
@@ -233,7 +211,7 @@ class Study:
         """Running trials of other machines that have not been heard of for too long."""
         if not self.shared:
             return []
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
             silent = database.silent(self._study)
         theirs = [trial for trial in every if trial.state is TrialState.RUNNING and not self._is_mine(trial)]
@@ -247,7 +225,7 @@ class Study:
         """Returns the number of trials that other machines run."""
         if not self.shared:
             return 0
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
         return sum(trial.state is TrialState.RUNNING and not self._is_mine(trial) for trial in every)
 
@@ -273,7 +251,7 @@ class Study:
 
     def again(self, done: TrialRecord) -> None:
         """Have a trial run again, as a new one."""
-        with self._lock, _stored(self._url):
+        with self._lock, stored(self._url):
             trial = done.trial
             known = any(t.user_attrs.get("again_of") == trial.number for t in self._study.get_trials(deepcopy=False))
             if not known:
@@ -295,9 +273,9 @@ def create(
     name: str, url: str, definition: Definition, sampler: SamplerName, place: str, grace: float = GRACE
 ) -> Study | None:
     """A new study with its points, if they are known beforehand. None when there is one of this name already."""
-    storage = _storage(url, grace)
+    storage = storage_of(url, grace)
     try:
-        with _stored(url):
+        with stored(url):
             study = optuna.create_study(
                 storage=storage, study_name=name, direction="maximize" if definition.maximize else "minimize"
             )
@@ -320,21 +298,21 @@ def reopen(
     in_array: bool = False,
 ) -> Study | None:
     """The study of this name; None: there is none. `wanted`: what is expected; it may not have been stored yet."""
-    storage = _storage(url, grace)
+    storage = storage_of(url, grace)
     try:
-        with _stored(url):
+        with stored(url):
             study = optuna.load_study(study_name=name, storage=storage)
-            stored = study.user_attrs.get(DEFINITION)
-            if stored is None and wanted is not None:  # stopped in the moment between
-                stored = wanted.as_dict()
-                study.set_user_attr(DEFINITION, stored)
+            kept = study.user_attrs.get(DEFINITION)
+            if kept is None and wanted is not None:  # stopped in the moment between
+                kept = wanted.as_dict()
+                study.set_user_attr(DEFINITION, kept)
     except KeyError:
         storage.engine.dispose()
         return None
-    if stored is None:
+    if kept is None:
         storage.engine.dispose()
         return None
-    definition = from_dict(stored)
+    definition = from_dict(kept)
     _enqueue(study, definition, url)  # what a sweeper that was killed here had not yet written
     return _opened(study, definition, sampler, url, place, grace, in_array)
 
@@ -367,9 +345,9 @@ def _opened(
     grace: float,
     in_array: bool,
 ) -> Study:
-    with _stored(url):
+    with stored(url):
         known = len(study.get_trials(deepcopy=False))
-    several = in_array or _is_shared(url)
+    several = in_array or is_shared(url)
     study.sampler = _sampler(definition, sampler, zlib.crc32(place.encode()) + known if several else known)
     study.pruner = _pruner(definition.early)
     return Study(study, definition, url, place, grace, in_array)
@@ -430,7 +408,7 @@ def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
     if definition.method != "grid":
         return
     seeds = definition.each_seed()
-    with _stored(url):
+    with stored(url):
         every = study.get_trials(deepcopy=False)
         there = {(trial.user_attrs.get("point"), *trial.user_attrs.get("seeds", ())) for trial in every}
         missing = []
@@ -445,122 +423,6 @@ def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
                 missing.append(waiting)
         if missing:
             study.add_trials(missing)
-
-
-def _is_shared(url: str) -> bool:
-    """Returns whether other machines may work on the study, too."""
-    return not url.startswith("sqlite:")
-
-
-def _storage(url: str, grace: float) -> RDBStorage:
-    """Raises `ConfigError`, `StorageError` or `MachineError`."""
-    local = not _is_shared(url)
-    connects: dict[str, Any] = SQLITE if local else POSTGRES if url.startswith("postgresql") else REMOTE
-    if not local and url.partition("?")[0].count("@") > 1:
-        raise ConfigError("--storage: has more than one @; write %40 for that of a password")
-    if url.startswith("postgresql://"):
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
-        if find_spec("psycopg") is None:
-            raise MachineError(
-                f"--storage {_without_secrets(url)}: psycopg, which PostgreSQL needs, is not installed; "
-                "pip install 'paceline[postgres]'"
-            )
-    try:
-        if url.startswith("postgresql+psycopg://"):
-            from ..compat.psycopg import DRIVER
-
-            connects = {**connects, "module": DRIVER}
-        _make_tables(url, connects)
-        with _stored(url):
-            return RDBStorage(
-                url,
-                engine_kwargs=connects if local else {**connects, "pool_pre_ping": True},
-                heartbeat_interval=None if local else max(1, round(grace / BEATS)),
-                grace_period=None if local else max(1, round(grace)),
-            )
-    except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
-        raise ConfigError(
-            f"--storage {_without_secrets(url)}: {_said(error, url)}; give a URL such as "
-            "postgresql://user@host/database or sqlite:///file.db"
-        ) from None
-    except StorageError as error:
-        if local:
-            raise
-        raise MachineError(
-            f"--storage {_without_secrets(url)}: the database cannot be used: {_said(error, url)}"
-        ) from None
-
-
-def _make_tables(url: str, options: dict[str, Any]) -> None:
-    """Makes the tables of a new database, in which another process may do so at the same moment. Raises
-    `StorageError`.
-    """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with _stored(url):
-                RDBStorage(url, engine_kwargs={**options, "poolclass": NullPool}).remove_session()
-                return
-        except StorageError as error:
-            cause = error.__cause__
-            is_made = isinstance(cause, IntegrityError | ProgrammingError) or "already exists" in str(cause)
-            if attempt == ATTEMPTS or not is_made:
-                raise
-            time.sleep(random.uniform(0, 1))
-
-
-def _without_secrets(url: str) -> str:
-    return hide_in_urls(url) if "://" in url else "..."  # whatever it is
-
-
-def _said(error: Exception, url: str) -> str:
-    """Returns a driver's message about a URL without the secrets in it: a driver may repeat the URL or parts of it."""
-    text = (str(error).splitlines() or [type(error).__name__])[0].replace(url, _without_secrets(url))
-    for value in re.findall(r"(?<==)[^&#\s]+", url.partition("?")[2]):
-        text = text.replace(value, HIDDEN)
-    return text
-
-
-SPENT = " (is the disk full, out of inodes or read-only?)"  # SQLite does not say which
-
-
-@contextmanager
-def _stored(url: str) -> Iterator[None]:
-    """Wraps what reads or writes the database at `url`. Raises `StorageError`, which names the file if there is one.
-
-    SQLite lets two processes claim one trial, as it reads before it locks. The sweepers of an array take turns.
-    """
-    try:
-        with quiet(), _turn(url):  # optuna warns of heartbeats, which we send ourselves
-            yield
-    except (StorageInternalError, SQLAlchemyError) as error:
-        if isinstance(error, ArgumentError | NoSuchModuleError):
-            raise
-        cause = _first_of(error)
-        said = str(cause).strip().splitlines() or [type(cause).__name__]
-        study = "the sweep's study" if _is_shared(url) else f"the sweep's study, {url.removeprefix(LOCAL)}"
-        why = f"{said[0]}{SPENT}" if "unable to open database file" in said[0] else said[0]
-        raise StorageError(f"{study}: {why}; the trials that were recorded before are kept") from error
-
-
-def _first_of(error: BaseException) -> BaseException:
-    """Returns the driver's error with which it began: Optuna and SQLAlchemy may have had others since."""
-    first, each = error.__cause__ or error, error
-    while each is not None:
-        first = each.orig if isinstance(each, DBAPIError) and each.orig is not None else first
-        each = each.__cause__ or each.__context__
-    return first
-
-
-def turns_of(database: Path) -> Path:
-    """Returns the file that sweepers of one directory lock in turn. It is there once a sweep was submitted as an
-    array.
-    """
-    return database.with_name(f"{database.name}.lock")
-
-
-def _turn(url: str) -> AbstractContextManager[None]:
-    file = turns_of(Path(url.removeprefix(LOCAL)))
-    return locked(file) if not _is_shared(url) and file.exists() else nullcontext()
 
 
 # -- trials

@@ -72,7 +72,7 @@ OWNERS = {  # what is imported -> the files that may
     "opacus": ["compat/opacus.py"],
     "cryptography": ["exchange/secure/primitives.py"],
     "hydra": [*(f"engine/config/{name}.py" for name in ("compose", "swept", "typed")), "compat/hydra.py"],
-    "optuna": ["sweep/study.py", "compat/optuna.py"],
+    "optuna": ["sweep/study.py", "sweep/storage.py", "compat/optuna.py"],
     "torch.distributed": [
         "comm/*.py",
         "strategies/torch_*.py",

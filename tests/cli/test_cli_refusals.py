@@ -229,7 +229,7 @@ def test_without_their_extras_pictures_and_a_shared_database_are_refused_at_once
     monkeypatch.setattr("paceline.tracking.drawn.converted.find_spec", lambda name: None)
     ended = paceline("compare", "--png", "pictures", "--font", "Vera.ttf")
     assert (ended.status, ended.out) == (3, "") and ended.last.endswith("pip install 'paceline[figures]'")
-    monkeypatch.setattr("paceline.sweep.study.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.sweep.storage.find_spec", lambda name: None)
     url = "postgresql://me:secret-horse@host/name"
     ended = paceline("sweep", "sync=bsp,asp", "tracking=none", "hardware=virtual", "--storage", url)
     assert (ended.status, ended.out) == (3, "") and ended.last.endswith("pip install 'paceline[postgres]'")

@@ -14,7 +14,7 @@ from paceline.engine.base.checkpoint import Manifest, commit, export, write_part
 from paceline.engine.base.failures import exit_code_of, lack_of
 from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
-from paceline.sweep.study import _stored
+from paceline.sweep.storage import stored
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 
@@ -97,5 +97,5 @@ def test_each_change_that_a_disk_refuses_is_exit_status_3_with_the_file_and_the_
 def test_where_sqlite_cannot_open_its_database_what_to_look_at_is_said() -> None:
     spent = OperationalError("SELECT 1", None, Exception("unable to open database file"))
     said = r"study.db: unable to open database file \(is the disk full, out of inodes or read-only\?\)"
-    with pytest.raises(StorageError, match=said), _stored("sqlite:////runs/mine/study.db"):
+    with pytest.raises(StorageError, match=said), stored("sqlite:////runs/mine/study.db"):
         raise spent

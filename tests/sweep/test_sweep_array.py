@@ -22,7 +22,7 @@ from paceline.engine.jobs.slurm import Slurm
 from paceline.sweep.array import job_array
 from paceline.sweep.define import define
 from paceline.sweep.directory import DATABASE, open_sweep
-from paceline.sweep.study import turns_of
+from paceline.sweep.storage import turns_of
 from paceline.tracking.job_files import JobNote
 
 WORDS = ("tracking=none", "launcher=slurm", "launcher.time=30m", "launcher.extra=[--exclusive]", "optimizer.lr=1,2")

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
-from paceline.sweep import study as study_module
+from paceline.sweep import storage as storage_module
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, EarlyTermination, Paired, Range, Values
 from paceline.sweep.directory import open_sweep
@@ -292,7 +292,7 @@ def test_tables_that_another_sweeper_makes_at_the_same_moment_are_waited_for(
             raise errors.pop()
         return RDBStorage(*args, **options)
 
-    monkeypatch.setattr(study_module, "RDBStorage", storage)
+    monkeypatch.setattr(storage_module, "RDBStorage", storage)
     url = f"sqlite:///{tmp_path}/shared.db"
     with (
         nullcontext() if again else pytest.raises(StorageError),
