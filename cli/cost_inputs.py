@@ -173,11 +173,14 @@ class Given:
         if text is not None and text.lower() not in (*_TRUE, *_FALSE):
             raise ConfigError(f"recompute={text}: must be true or false")
         given = None if text is None else text.lower() in _TRUE
-        said = self.chosen.recomputes() if self.chosen is not None and self.chosen.names_a_model else None
+        chosen = self.chosen if self.chosen is not None and self.chosen.names_a_model else None
+        said = None if chosen is None else chosen.recomputes()
         if said is not None and given is not None and said[0] != given:
             raise ConfigError(f"recompute={text}: {said[1]} says the opposite. Leave one of them out")
-        paper = "default: as in Narayanan et al. 2021; recompute=false is 6"
-        does, source = (given, "given: recompute") if given is not None else said or (True, paper)
+        usual = True, "default: as in Narayanan et al. 2021; recompute=false is 6"
+        if chosen is not None:
+            usual = False, f"default: model={chosen.experiment.model.name} has no key recompute; recompute=true is 8"
+        does, source = (given, "given: recompute") if given is not None else said or usual
         what = "2 forward, 4 backward, 2 again" if does else "2 forward, 4 backward"
         unit = f"flops a parameter and token: {what}"
         return Quantity("F", "flops_per_parameter", flops_per_parameter(does), unit, source)

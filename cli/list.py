@@ -122,7 +122,6 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 
 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
-    from ..engine.base.own_modules import find_modules
     from ..engine.config.experiment import Choice
     from ..engine.features.pairs import pairs
 
@@ -130,7 +129,6 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
         choices = group_of(group, config_dir)
         return [Choice(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices]
 
-    find_modules(allowed)
     return pairs(chosen("strategy"), chosen("sync"), allowed)
 
 

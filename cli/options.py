@@ -37,10 +37,21 @@ ConfigDir = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _allowed(given: list[str] | None) -> list[str] | None:
+    if given:
+        from ..engine.base.own_modules import find_modules
+
+        find_modules(given)
+    return given
+
+
 AllowModule = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-module",
+        callback=_allowed,
         metavar="PACKAGE",
         help="A package of yours that _target_ may name a class in. May be repeated.",
         show_default=False,

@@ -23,6 +23,15 @@ SPOT = "time=500h between=24h checkpoint=5min restart=10min"
 BILLION = "model=gpt_1b data=text tokens=20e9"
 
 
+OWN = """
+from torch import nn
+
+class Tiny(nn.Sequential):
+    def __init__(self, vocabulary: int = 128) -> None:
+        super().__init__(nn.Embedding(vocabulary, 4), nn.Linear(4, vocabulary))
+"""
+
+
 @pytest.fixture
 def answer(paceline):
     """The JSON document of a question: results, and inputs by symbol."""
@@ -400,3 +409,12 @@ def test_the_page_shows_what_its_commands_print(command: str, printed: str, pace
 def test_the_page_answers_each_question() -> None:
     commands = " ".join(command for command, _ in SHOWN)
     assert all(f" {key}=" in commands for key in ("tokens", "model", "card", "between", "owning"))
+
+
+def test_a_model_of_ones_own_is_found_here_and_recomputes_if_that_is_said(answer, here: Path) -> None:
+    (here / "cost_of_mine.py").write_text(OWN)
+    tiny = "model={_target_:cost_of_mine.Tiny} data=text hardware=a100_8 tokens=1e9 --allow-module cost_of_mine"
+    _, inputs = answer(tiny)
+    assert inputs["P"]["value"] == 128 * 4 + 4 * 128 + 128
+    assert inputs["F"]["value"] == 6 and "model=Tiny has no key recompute" in inputs["F"]["source"]
+    assert answer(f"{tiny} recompute=true")[1]["F"]["value"] == 8
