@@ -36,7 +36,7 @@ def calibrate(
     paceline plan --config-dir conf-of-mine hardware=lab model=cnn data=fashion_mnist
     """
     from ..engine.base.errors import MachineError
-    from ..engine.calibration.session import calibrate, cores_in_use, disturbance
+    from ..engine.calibration.session import calibrate, cores_in_use
     from ..engine.calibration.write import FOLDER, check_writable, default_name, write
 
     if out is not None and (out.suffix != ".yaml" or out.parent.name != "hardware"):
@@ -47,7 +47,7 @@ def calibrate(
     busy = cores_in_use()
     calibration, found = calibrate(quick, _progress)
     file = out or FOLDER / "hardware" / f"{default_name(calibration.host)}.yaml"
-    disturbed = disturbance(calibration)
+    disturbed = calibration.disturbance()
     if disturbed and not force:
         raise MachineError(
             f"the machine was not left alone: {disturbed} ({busy:.1f} cores were busy); nothing was written; try again "

@@ -10,6 +10,9 @@ from .kernels import STREAMS, KernelRates, KernelTable
 from .rules import MOST, CostError, NumberRule
 
 FORMAT = 1
+LOADED = 0.15  # spread of repeated measures from which the machine was not left alone
+MOST_DIFFERING = 0.2  # share of the cases that differed from one pass to the next, likewise
+DIFFER = 0.15  # two times of one case that are further apart than this share of the smaller are not of a quiet machine
 COUNT, RATE = NumberRule(1, 1e6, whole=True), NumberRule(1, MOST)
 FROM_ZERO, FINITE = NumberRule(0, MOST), NumberRule(-MOST, MOST)
 COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped", "step")
@@ -62,6 +65,18 @@ class Calibration:
         if not found:
             raise CostError(f"{operation}: is not in the calibration of {self.host}; run paceline calibrate anew")
         return min(found, key=lambda each: abs(log(each.workers / workers))).fit
+
+    def disturbance(self) -> str:
+        """Says which measurements other work has disturbed; empty if the machine was left alone."""
+        said: list[str] = []
+        if self.spread > LOADED:
+            said.append(f"times of one product spread by {self.spread:.0%}, where up to {LOADED:.0%} is usual")
+        if self.differing is not None and self.differing > MOST_DIFFERING:
+            said.append(
+                f"{self.differing:.0%} of what was measured twice took times that differ by more than {DIFFER:.0%}, "
+                f"where up to {MOST_DIFFERING:.0%} is usual"
+            )
+        return "; ".join(said)
 
     def differs(self, host: str, cpu: str, cores: int) -> list[str]:
         """Says in words how this machine differs from the measured one; nothing if they are alike."""

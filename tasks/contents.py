@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 from unicodedata import normalize
 
@@ -106,6 +107,7 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
             f"data.targets: {IGNORED} is one of the classes, and is learnt like any other. If it marks labels that do "
             f"not count, choose task.ignore_index={IGNORED} of task=weighted_labels or task=model"
         )
+    labels = (spec.train_size or 0) * prod(spec.target_shape)
     if spec.targets == "labels" and told.seen == 1:
         name = f", {safe(told.classes[0])}" if told.classes else ""
         notes.append(f"data.targets: all samples are of one class{name}, so that there is nothing to learn")
@@ -114,10 +116,10 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
             f"data.targets: the classes {alike[0]!r} and {alike[1]!r} differ by case, white space or the form "
             "of Unicode alone. Rename one if they are the same"
         )
-    elif spec.targets == "labels" and told.seen is not None and spec.train_size and 2 * told.seen > spec.train_size:
+    elif spec.targets == "labels" and told.seen is not None and 0 < labels < 2 * told.seen:
         notes.append(
-            f"data.targets: {told.seen:,} classes in {spec.train_size:,} training samples are fewer than two samples "
-            "each. data.kind=numbers makes a regression of numbers"
+            f"data.targets: {told.seen:,} classes in {labels:,} training labels are fewer than two labels each. "
+            "data.kind=numbers makes a regression of numbers"
         )
     return notes
 

@@ -16,7 +16,7 @@ NOTHING = dict.fromkeys(("module", "graph", "node", "view", "view_back", "parame
 OPERATIONS = ("all_reduce", "gloo", "send", "all_gather", "reduce_scatter", "broadcast")
 
 
-def machine(folder: Path, usable: int = 2, host: str | None = None, **sections: Any) -> Path:
+def machine(folder: Path, usable: int = 2, host: str | None = None, spread: float = 0.01, **sections: Any) -> Path:
     """hardware=lab in a directory of one's own: each operator takes 1 ms, an exchange 10 ms, a step 1 ms beside."""
     one = KernelTable(((1.0, MILLI), (1e12, MILLI)))
     rates = [KernelRates(1, usable, {"mul": one}, {**NOTHING, "step": MILLI})]
@@ -27,7 +27,7 @@ def machine(folder: Path, usable: int = 2, host: str | None = None, **sections: 
         cpu_model(),
         usable if host else cores(),
         {"torch": "2.13"},
-        0.01,
+        spread,
         rates,
         links,
         Disk(1e9, 1e-4),

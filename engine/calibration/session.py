@@ -21,12 +21,9 @@ from ..base.errors import MachineError
 from ..base.machine import cores, cpu_model
 from ..launch.local_workers import start_fork_server, without_main
 from . import worker
-from .timing import DIFFER
 
 LEAST_WORKERS, MOST_WORKERS = 4, 8
 DEADLINE = 300.0  # seconds
-LOADED = 0.15  # spread of repeated measures from which the machine was not left alone
-MOST_DIFFERING = 0.2  # share of the cases that differed from one pass to the next, likewise
 STARTED_BY = ("TORCHELASTIC_RUN_ID", "SLURM_PROCID", "RANK", "WORLD_SIZE")
 
 
@@ -72,19 +69,6 @@ def calibrate(
         host_link=found["host_link"],
     )
     return calibration, found
-
-
-def disturbance(calibration: Calibration) -> str:
-    """Says which measurements other work has disturbed; empty if the machine was left alone."""
-    said: list[str] = []
-    if calibration.spread > LOADED:
-        said.append(f"times of one product spread by {calibration.spread:.0%}, where up to {LOADED:.0%} is usual")
-    if calibration.differing is not None and calibration.differing > MOST_DIFFERING:
-        said.append(
-            f"{calibration.differing:.0%} of what was measured twice took times that differ by more than {DIFFER:.0%}, "
-            f"where up to {MOST_DIFFERING:.0%} is usual"
-        )
-    return "; ".join(said)
 
 
 def conditions(cores: int) -> list[tuple[int, int]]:

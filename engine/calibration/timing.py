@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
+from ...cost.calibration import DIFFER
+
 BLOCKS = 5
-DIFFER = 0.15  # two times of one case that are further apart than this share of the smaller are not of a quiet machine
 
 
 def seconds_of(call: Callable[[int], object], budget: float) -> float:

@@ -423,7 +423,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         elif finding["type"] == "union_tag_not_found":
             what, rule = f"{path}.fabric", "is missing. Choose process or virtual"
         elif finding["type"] == "union_tag_invalid":
-            what, rule = f"{path}.fabric={finding['ctx']['tag']!r}", "must be process or virtual"
+            what, rule = f"{path}.fabric={finding.get('ctx', {}).get('tag')!r}", "must be process or virtual"
         elif finding["type"] == "model_attributes_type":
             what, rule = f"{path}={given!r}", "must be a mapping"
         elif finding["type"] == "value_error" and isinstance(finding["input"], dict):

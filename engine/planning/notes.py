@@ -38,13 +38,19 @@ def _on_calibration(experiment: Experiment) -> list[str]:
     hardware = experiment.hardware
     if hardware.calibration is None:
         return []
-    differs = here_unlike(read(hardware.calibration))
-    if not differs:
-        return []
-    return [
-        "hardware.calibration: was measured on another machine, and predicted times are that one's: here it is "
-        f"{', '.join(differs)}; paceline calibrate measures this one"
-    ]
+    calibration = read(hardware.calibration)
+    notes: list[str] = []
+    if differs := here_unlike(calibration):
+        notes.append(
+            "hardware.calibration: was measured on another machine, and predicted times are that one's: here it is "
+            f"{', '.join(differs)}; paceline calibrate measures this one"
+        )
+    if disturbed := calibration.disturbance():
+        notes.append(
+            "hardware.calibration: other work ran while it was measured, and predicted times may be far off: "
+            f"{disturbed}; paceline calibrate measures again"
+        )
+    return notes
 
 
 def untimed(after: int, steps: int) -> int:

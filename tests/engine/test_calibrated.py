@@ -333,6 +333,11 @@ def test_a_machine_that_was_measured_elsewhere_is_warned_of(tmp_path: Path, lab:
     assert not any("measured" in note for note in engine.prepare(["hardware=lab"], lab).plan().notes)
 
 
+def test_a_machine_that_was_measured_beside_other_work_is_warned_of(tmp_path: Path) -> None:
+    notes = engine.prepare(["hardware=lab"], machine(tmp_path, spread=0.58)).plan().notes
+    assert any("other work ran while it was measured" in note and "spread by 58%" in note for note in notes)
+
+
 def test_a_changed_calibration_is_refused_with_its_key(tmp_path: Path) -> None:
     lab = machine(tmp_path)
     file = lab / "hardware" / "lab.yaml"

@@ -7,10 +7,9 @@ import pytest
 import yaml
 from measured_machines import machine
 
-from paceline.cost.calibration import Calibration, plain, read
+from paceline.cost.calibration import DIFFER, MOST_DIFFERING, Calibration, plain, read
 from paceline.engine.calibration.operators import cases
-from paceline.engine.calibration.session import MOST_DIFFERING, disturbance
-from paceline.engine.calibration.timing import DIFFER, TimedPasses
+from paceline.engine.calibration.timing import TimedPasses
 
 
 def test_what_disturbs_one_pass_spoils_no_time_and_is_counted() -> None:
@@ -55,11 +54,11 @@ def measured(tmp_path: Path) -> Calibration:
 
 
 def test_either_sign_of_other_work_is_enough_and_both_are_said(measured: Calibration) -> None:
-    assert disturbance(replace(measured, spread=0.1, differing=MOST_DIFFERING)) == ""
-    assert "spread by 30%" in disturbance(replace(measured, spread=0.3))
-    single = disturbance(replace(measured, spread=0.03, differing=0.4))
+    assert replace(measured, spread=0.1, differing=MOST_DIFFERING).disturbance() == ""
+    assert "spread by 30%" in replace(measured, spread=0.3).disturbance()
+    single = replace(measured, spread=0.03, differing=0.4).disturbance()
     assert single.startswith("40% of what was measured twice took times that differ by more than 15%")
-    assert "; " in disturbance(replace(measured, spread=0.3, differing=0.4))
+    assert "; " in replace(measured, spread=0.3, differing=0.4).disturbance()
 
 
 def test_the_share_is_kept_and_a_file_from_before_has_none(measured: Calibration) -> None:

@@ -564,6 +564,7 @@ def test_a_model_that_looks_at_values_has_a_plan(plan, name: str, kind: str) -> 
     assert all(part.memory["activations"] > 0 for part in made.phases[0].parts)
     tells = [note for note in made.notes if "looks at values" in note]
     assert len(tells) == (name == "Looking") and all("8 samples of the data" in note for note in tells)
+    assert kind != "zeros" or "(it makes a tensor without device=x.device, x its input" in tells[0]
 
 
 @pytest.mark.dist

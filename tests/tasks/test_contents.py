@@ -61,7 +61,7 @@ def test_a_table_says_its_columns_and_classes(tmp_path: Path) -> None:
         ("__index_level_0__,b,target", "{i},1,{odd}", "the column '__index_level_0__' looks like the index"),
         ("Unnamed: 0,b,target", "{i},1,{odd}", "the column 'Unnamed: 0' looks like the index of a table"),
         ("a,b,target", "{i},1,yes", "all samples are of one class, yes, so that there is nothing to learn"),
-        ("a,b,target", "{i},1,{i}", "20 classes in 16 training samples are fewer than two samples each"),
+        ("a,b,target", "{i},1,{i}", "20 classes in 16 training labels are fewer than two labels each"),
         ("a,b,target", "{i},1,yes\n1,1, Yes", "the classes ' Yes' and 'yes' differ by case, white space or the"),
         ("a,b,target", "{i},1,caf\u00e9\n1,1,cafe\u0301", "differ by case, white space or the form of Unicode alone"),
         ("a,b,target", "{i},1,1\n{i},1,-100", "-100 is one of the classes, and is learnt like any other"),
@@ -84,6 +84,9 @@ def test_arrays_say_their_names_types_and_shapes(tmp_path: Path) -> None:
     assert line(Arrays(path, inputs="x", targets="price")) == f"x float32 [3]; {samples}; price: numbers [3]"
     assert "all samples are of one class" in notes(Arrays(path, inputs="x", targets="street"))[0]
     assert notes(Arrays(path, inputs="x")) == []
+    tokens = np.arange(N * 8).reshape(N, 8) % 10
+    np.savez(tmp_path / "tokens.npz", inputs=tokens, targets=tokens)
+    assert notes(Arrays(str(tmp_path / "tokens.npz"))) == []
 
 
 @needs_datasets
