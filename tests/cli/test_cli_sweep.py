@@ -272,6 +272,13 @@ def test_a_name_that_is_taken_is_refused(paceline, here: Path) -> None:
     assert sorted(path.name for path in (here / "runs" / "run").iterdir()) == ["checkpoints", "logs", "metrics.jsonl"]
 
 
+def test_a_resumed_sweep_is_found_by_its_file(paceline, here: Path) -> None:
+    made(here, "sync=bsp,ssp")
+    (here / "mine.yaml").write_text(yaml.safe_dump(FILE))
+    ended = paceline("sweep", "mine.yaml", "--resume")
+    assert ended.status == 2 and "the definition of mine is another one than it began with" in ended.last
+
+
 def test_resuming_with_another_definition_is_refused_with_the_difference(paceline, here: Path) -> None:
     directory = made(here, "sync=bsp,ssp", "epochs=1")
     before = (directory / "sweep.yaml").read_bytes(), (directory / "study.db").read_bytes()

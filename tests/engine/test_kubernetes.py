@@ -81,6 +81,15 @@ def test_each_pod_is_an_agent_of_torchrun_that_knows_its_rank() -> None:
     assert {each["name"] for each in container["env"]} == {"PACELINE_TOKEN", "JOB_COMPLETION_INDEX"}
 
 
+def test_each_pod_asks_for_what_its_workers_need() -> None:
+    given = ("launcher.workers_per_node=8", "launcher.gpus_per_node=4", "launcher.memory_per_node=64Gi")
+    (container,) = of_kind("Job", *given)["spec"]["template"]["spec"]["containers"]
+    asked = container["resources"]
+    assert asked["limits"]["nvidia.com/gpu"] == "4" and asked["limits"]["memory"] == "64Gi"
+    (without,) = of_kind("Job")["spec"]["template"]["spec"]["containers"]
+    assert "nvidia.com/gpu" not in without["resources"]["limits"]
+
+
 def test_what_would_come_again_fails_the_job_and_a_disruption_does_not_count() -> None:
     spec = of_kind("Job")["spec"]
     failing, ignoring = spec["podFailurePolicy"]["rules"]
@@ -104,6 +113,8 @@ def test_runs_of_different_names_replace_nothing_of_one_another() -> None:
     runs = ["a-b", "a_b", "A-b", "a.b", "a-b-", "x" * 60, "x" * 61, "y" * 43, "y" * 44]
     assert len({name_of(run) for run in runs}) == len(runs)
     assert name_of("a-b") == "paceline-a-b"
+    longest = "y" * (LONGEST - len("paceline-"))
+    assert name_of(longest) == f"paceline-{longest}" != name_of(f"{longest}y")
 
 
 @pytest.mark.parametrize(
