@@ -21,6 +21,7 @@ from functools import lru_cache
 from types import FunctionType, ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import torch
 from annotated_types import Ge, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
@@ -51,6 +52,7 @@ _OF_OPTIMIZERS: dict[str, Any] = {
 MAY_BE_MADE = ("model",)  # groups of which a function may make an object
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_OPERATOR = re.compile(r"operator \w+::\w+ does not exist")  # of a library that was built for another torch
 
 
 def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
@@ -118,8 +120,9 @@ def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> obj
         if speaks_for_itself(error):
             raise
         where = place(error, (module_name.partition(".")[0],))
+        built = f"; was it built for torch {torch.__version__}, which is here?" if _OPERATOR.search(str(error)) else ""
         raise ConfigError(
-            f"{group}._target_={target}: cannot import {module_name}: {said(error)}{where and f', in {where}'}"
+            f"{group}._target_={target}: cannot import {module_name}: {said(error)}{where and f', in {where}'}{built}"
         ) from error
     found = getattr(module, name, None)
     if found is None:

@@ -155,12 +155,16 @@ def test_a_users_constructor_that_raises_is_named_with_its_file_and_line(
             "def f():\n    return nope\n\nf()\n",
             r"cannot import broken_1: NameError: name 'nope' is not defined, in broken_1.f \(broken_1.py, line 2\)$",
         ),
+        (
+            'raise RuntimeError("operator torchvision::nms does not exist")\n',
+            r"torchvision::nms does not exist, in .*; was it built for torch 2\.\S+, which is here\?$",
+        ),
     ],
 )
 def test_a_users_module_that_cannot_be_imported_is_refused_with_its_line(
     text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "broken_0" if "=" in text else "broken_1"
+    name = "broken_0" if "=" in text else "broken_1" if "nope" in text else "broken_2"
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
