@@ -117,7 +117,7 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
 def _cost(step: "PredictedStep", seconds: float) -> str:
     price = step.price(seconds)
     return time_of(seconds) + (
-        ", and hardware.machine.price_per_hour is not known" if price is None else f", ${price:,.2f}"
+        ", and what the machine costs is not known" if price is None else f", ${price:,.2f}"
     )
 
 
