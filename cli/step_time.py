@@ -116,9 +116,7 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
 
 def _cost(step: "PredictedStep", seconds: float) -> str:
     price = step.price(seconds)
-    return time_of(seconds) + (
-        ", and what the machine costs is not known" if price is None else f", ${price:,.2f}"
-    )
+    return time_of(seconds) + (", and what the machine costs is not known" if price is None else f", ${price:,.2f}")
 
 
 def _raw_cost(step: "PredictedStep", seconds: float) -> dict[str, float | None]:

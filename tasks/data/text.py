@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ..base import Data, DataSpec, Split, at_most
+from ..base import Data, DataSpec, Described, Split, at_most
 from .files import asked, check_readable, reading
 
 SAMPLE = Path(__file__).with_name("sample.txt")
@@ -60,6 +60,9 @@ class Text(Data):
 
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
+
+    def described(self) -> Described:
+        return Described(("bytes",), ("the next byte",))
 
     def _parts(self, size: int) -> tuple[int, int]:
         """The bytes with a next one in the training and in the test split of a file of `size` bytes."""

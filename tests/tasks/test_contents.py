@@ -17,6 +17,7 @@ from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.images import Images
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.table import Table
+from paceline.tasks.data.text import Text
 from paceline.tracking.run_directory import RunDirectory
 
 N = 20
@@ -114,6 +115,7 @@ def test_a_folder_of_images_says_its_folders(tmp_path: Path) -> None:
 
 
 def test_what_is_shipped_and_what_is_sparse_is_said(tmp_path: Path) -> None:
+    assert "bytes int64 [64]; " in line(Text()) and line(Text()).endswith("the next byte: 256 classes for each of [64]")
     assert line(Digits()) == "inputs float32 [1, 8, 8]; 1,437 samples to train, 360 to test; 10 classes"
     (tmp_path / "x.svm").write_text("-1 1:1\n+1 2:1\n" * 5)
     data = SVMLight(str(tmp_path / "x.svm"), features=1000, nonzeros=4)
