@@ -41,6 +41,7 @@ class ShardedOptimizer:
         whole = optimizer.state_dict()  # some keep state from the start
         number = 0
         self._groups: list[list[int]] = []  # the whole one's numbers, by group
+        self._numbers: dict[int, int] = {}  # the whole one's, by the index of the parameter: replicas may differ in it
         self._numbered: list[tuple[int, Piece]] = []  # the pieces, in the order in which the optimizer has them
         for group in optimizer.param_groups:
             numbers = range(number, number + len(group["params"]))
@@ -48,6 +49,7 @@ class ShardedOptimizer:
             owned = [(n, index[p]) for n, p in zip(numbers, group["params"], strict=True) if p in index]
             own = [(n, pieces[i]) for n, i in owned if i in pieces]
             self._groups.append(list(numbers))
+            self._numbers |= {i: n for n, i in owned}
             self._numbered += own
             group["params"] = [piece.weight for _, piece in own]
         optimizer.state.clear()
@@ -59,7 +61,7 @@ class ShardedOptimizer:
 
         All call it. Replicas other than 0 return only what they have a piece of.
         """
-        mine = [self._piece_state(n, p) for n, p in self._numbered if p.weight in self._optimizer.state]
+        mine = [self._piece_state(piece) for _, piece in self._numbered if piece.weight in self._optimizer.state]
         kept = [(self._comm.rank, each) for each in mine]
         if self._comm.rank != 0:
             for message in to_messages({"kept": mine}):
@@ -69,11 +71,12 @@ class ShardedOptimizer:
                 kept += ((replica, each) for each in recv_state(replica, self._comm)["kept"])
         state: dict[int, dict[str, Any]] = defaultdict(dict)
         holders: dict[tuple[int, str], list[tuple[int, State]]] = defaultdict(list)
-        for replica, piece in sorted(kept, key=lambda each: each[1]["number"]):
-            number, parameter = piece["number"], self._params[piece["index"]]
+        for replica, piece in sorted(kept, key=lambda each: each[1]["index"]):
+            index, number = piece["index"], self._numbers[piece["index"]]
+            parameter = self._params[index]
             for key, like in piece["cut"].items():
-                holders[number, key].append((replica, piece))
-                gather = partial(self._gather, number, key, holders[number, key])
+                holders[index, key].append((replica, piece))
+                gather = partial(self._gather, index, key, holders[index, key])
                 state[number][key] = ShardedTensor(tuple(parameter.shape), like.dtype, gather)
             state[number] |= piece["whole"]  # a count of steps: all pieces have the same
         groups = [
@@ -82,12 +85,11 @@ class ShardedOptimizer:
         ]
         return {"optimizer": {"state": dict(state), "param_groups": groups}}
 
-    def _piece_state(self, number: int, piece: Piece) -> State:
+    def _piece_state(self, piece: Piece) -> State:
         """Returns what is kept for a piece: `whole` for all of its parameter; of what is cut no entry, but its type."""
         dim, shape, kept = self._params[piece.index].dim(), piece.weight.shape, self._optimizer.state[piece.weight]
         cut = {key for key, value in kept.items() if dim > 0 and isinstance(value, Tensor) and value.shape == shape}
         return {
-            "number": number,
             "index": piece.index,
             "start": piece.start,
             "stop": piece.stop,
@@ -95,19 +97,19 @@ class ShardedOptimizer:
             "whole": {key: value for key, value in kept.items() if key not in cut},
         }
 
-    def _gather(self, number: int, key: str, holders: Sequence[tuple[int, State]]) -> Tensor | None:
-        """Returns the whole tensor that is kept as `key` for parameter `number`, on replica 0. All of `holders`, a
+    def _gather(self, index: int, key: str, holders: Sequence[tuple[int, State]]) -> Tensor | None:
+        """Returns the whole tensor that is kept as `key` for parameter `index`, on replica 0. All of `holders`, a
         replica and its piece each, call it.
         """
-        own = dict(self._numbered)
+        own = {piece.index: piece for _, piece in self._numbered}
         if self._comm.rank != 0:
-            self._comm.send(self._optimizer.state[own[number].weight][key].contiguous(), 0)
+            self._comm.send(self._optimizer.state[own[index].weight][key].contiguous(), 0)
             return None
-        parameter = self._params[holders[0][1]["index"]]
+        parameter = self._params[index]
         whole = torch.zeros(parameter.shape, dtype=holders[0][1]["cut"][key].dtype)
         for replica, piece in holders:
             if replica == 0:
-                received = self._optimizer.state[own[number].weight][key]
+                received = self._optimizer.state[own[index].weight][key]
             else:
                 size = piece["stop"] - piece["start"]
                 received = torch.empty(size, dtype=whole.dtype, device=parameter.device)

@@ -39,6 +39,7 @@ from .dry_run import dry_run, show
 from .errors import ScriptError
 from .gradients import Gradients
 from .meetings import Meetings
+from .order import ParameterOrder
 from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
 from .saving import Checkpoints, Resumed, newest, read
@@ -109,12 +110,13 @@ class Run:
                 self._vectors = Vectors(trained.values())
                 self._trained = TrainedSet(model, optimizer, self._vectors)
                 stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
+                order = ParameterOrder(model, optimizer)
                 self.sync.prepare(trained, optimizer, group)
                 keep_memory(optimizer)
                 self._trained.accept(optimizer)
                 self._vectors.accept()
                 views.check(model, f"sync={experiment.sync.name}")
-            self._checkpoints = Checkpoints(model, self.sync, shared, group, self.device)
+            self._checkpoints = Checkpoints(model, self.sync, order, shared, group, self.device)
             self._keep, self._activations = experiment.checkpoint.keep, memory.ActivationPeak()
             elapsed = resumed.manifest.seconds if resumed else 0.0
             self._meter = Meter(self._comm, 10, counts_pauses=False, elapsed=elapsed)

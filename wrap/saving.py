@@ -33,6 +33,7 @@ from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from .draws import draw_on, drawn
 from .errors import ElsewhereError, ScriptError
+from .order import WAY_OUT, ParameterOrder
 from .shares import ShardedLoader
 
 CHIEF = 0
@@ -112,8 +113,18 @@ def _values(group: str, chosen: Any) -> dict[str, Any]:
 class Checkpoints:
     """Writer and reader of a run's checkpoints. All workers call its methods together."""
 
-    def __init__(self, model: nn.Module, sync: Sync, loader: ShardedLoader, comm: Comm, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        sync: Sync,
+        order: ParameterOrder,
+        loader: ShardedLoader,
+        comm: Comm,
+        device: torch.device,
+    ) -> None:
+        """`order`: of the optimizer's parameters, before the sync mode was prepared."""
         self._model, self._sync, self._loader, self._comm, self._device = model, sync, loader, comm, device
+        self._order = order
         self._made = 0
         self._rates: list[float] = []  # of the checkpoint that the run goes on from, until its first step
 
@@ -123,15 +134,13 @@ class Checkpoints:
         Raises `ConfigError` for an optimizer of other groups.
         """
         resumed.load_model(self._model)
-        try:
-            self._sync.load_state_dict(resumed.own["sync"])
-        except ValueError as error:
-            raise ConfigError(
-                f"optimizer: is another one than the checkpoint's: {error}. Give it all of its groups of "
-                "parameters before wrap."
-            ) from None
-        self._rates = _rates_of(self._sync.optimizer)
         own = resumed.own
+        kept = self._order.renumbered(own["sync"]["optimizer"], own.get("order"))
+        try:
+            self._sync.load_state_dict({**own["sync"], "optimizer": kept})
+        except ValueError as error:
+            raise ConfigError(f"optimizer: is another one than the checkpoint's: {error}. {WAY_OUT}") from None
+        self._rates = _rates_of(self._sync.optimizer)
         self._loader.go_on(own["place"], lambda: draw_on(own["random"], self._device))
 
     def tell_of_rates(self, optimizer: Optimizer) -> None:
@@ -171,6 +180,7 @@ class Checkpoints:
             if comm.rank == CHIEF or not alike:
                 own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
                 kept |= {"parameters": state_with(self._model, own), "sync": of_sync}
+                kept["order"] = self._order.names()
             else:
                 kept["buffers"] = buffers_of(self._model)
             self._made += 1

@@ -24,6 +24,7 @@ from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap
 from paceline.wrap.errors import ElsewhereError
+from paceline.wrap.order import ParameterOrder
 from paceline.wrap.shares import ShardedLoader
 
 pytestmark = pytest.mark.dist
@@ -72,13 +73,17 @@ def script(
     resume: bool,
     draws: Draws | None = None,
     inside: bool = False,
+    turn: int = 0,
 ) -> dict[str, Any]:
     """Draws random numbers where it is alone: virtual workers are threads, and share the generators of their process.
 
     `save`, `stop`: after so many steps; save=-1: after the first pass. `draws`: the loader's order.
-    `inside`: of `run.consensus()` it saves.
+    `inside`: of `run.consensus()` it saves. `turn`: the optimizer's parameters have other places on each worker.
     """
     model, optimizer, loader = parts(**({} if draws is None else {"shuffle": False, "sampler": Drawing(draws)}))
+    if turn:
+        every, first = [*model.parameters()], (turn + comm.rank) % 5
+        optimizer = torch.optim.AdamW([*every[first:], *every[:first]], lr=0.02)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     drop = nn.Dropout(0.5)
     random.seed(0)
@@ -258,6 +263,21 @@ def check(
     assert [record["step"] for record in directory.records() if record["kind"] == "resume"] == [first]
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [("sync=bsp",), ("sync=bsp", "sync.shard=optimizer"), ("sync=local_sgd", "sync.period=4"), ("sync=diloco",)],
+    ids=" ".join,
+)
+def test_an_optimizer_whose_parameters_have_no_order_goes_on_by_their_names(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    whole = run_virtual(2, script, str(tmp_path / "whole"), overrides, None, None, False)
+    with pytest.raises(Stop):
+        run_virtual(2, script, str(tmp_path / "parts"), overrides, 8, 9, False, None, False, 1)
+    rest = run_virtual(2, script, str(tmp_path / "parts"), overrides, None, None, True, None, False, 2)
+    assert all(identical(before["weights"], after["weights"]) for before, after in zip(whole, rest, strict=True))
+
+
 def saved_by(workers: int, folder: Path) -> None:
     with pytest.raises(Stop):
         run_virtual(workers, script, str(folder), ("sync=bsp",), 8, 9, False)
@@ -311,6 +331,38 @@ def test_other_groups_of_the_optimizer_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"optimizer: is another one than the checkpoint's: .* before wrap"):
         run_virtual(1, other)
+
+
+def test_a_group_that_holds_other_parameters_is_refused_with_their_names(tmp_path: Path) -> None:
+    def grouped(comm: Comm, first: str, resume: bool) -> None:
+        model, _, loader = parts()
+        groups = [[each for name, each in model.named_parameters() if (name == first) is of] for of in (True, False)]
+        optimizer = torch.optim.AdamW([{"params": each} for each in groups])
+        with joined(comm, str(tmp_path), model, optimizer, loader, "sync=bsp", resume=resume) as run:
+            run.save()
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_virtual(1, grouped, "norm.weight", False)
+    said = r"optimizer: group 0 is another one than the checkpoint's: norm.bias, norm.weight are in one"
+    with pytest.raises(ConfigError, match=said):
+        run_virtual(1, grouped, "norm.bias", True)
+
+
+def test_the_state_of_an_earlier_version_goes_on_by_place() -> None:
+    model = nn.Linear(2, 3)
+    kept = {"state": {0: {"step": torch.ones(()), "m": torch.ones(3, 2)}, 1: {"m": torch.ones(3)}}}
+    assert ParameterOrder(model, torch.optim.SGD(model.parameters())).renumbered(kept, None) is kept
+    turned = ParameterOrder(model, torch.optim.SGD([model.bias, model.weight]))
+    with pytest.raises(ConfigError, match="in another order than at the checkpoint, and an earlier version saved m"):
+        turned.renumbered(kept, None)
+
+
+def test_one_state_of_all_parameters_cannot_take_another_order() -> None:
+    model = nn.Linear(2, 3)
+    turned = ParameterOrder(model, torch.optim.LBFGS([model.bias, model.weight]))
+    with pytest.raises(ConfigError, match="keeps one state of all parameters"):
+        turned.renumbered({"state": {0: {"d": torch.ones(9)}}}, [["weight", "bias"]])
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
