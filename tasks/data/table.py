@@ -254,7 +254,8 @@ class Table(Data):
     def _names(self) -> list[str]:
         """The names of the inputs, as the training file has them."""
         assert self.path is not None
-        return inputs_of(self._schema(self.path).names, self.inputs, self.targets, self.weights, str(self.path))
+        head = self._schema(self.path)
+        return inputs_of(head.names, self.inputs, self.targets, self.weights, head.where)
 
     @cached_property
     def _parts(self) -> dict[str, "_Part"]:
@@ -357,7 +358,7 @@ class Table(Data):
         others = [*self.targets, *([self.weights] if self.weights else [])]
         if path != self.path and self.inputs is None:
             check_like(head.names, self._names, others, f"data.test_path={path}", f"data.path={self.path}")
-        inputs = inputs_of(head.names, self.inputs, self.targets, self.weights, str(path))
+        inputs = inputs_of(head.names, self.inputs, self.targets, self.weights, head.where)
         if kind == "labels":
             _check_label(head.types.field(self.targets[0]), path)
         for name in (*inputs, *(self.targets if kind == "numbers" else []), *([self.weights] if self.weights else [])):
@@ -452,8 +453,8 @@ class Table(Data):
         """Returns the contents that the first MiB of a text tells."""
         head = head_of(path)
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
-        chosen(head.names, wanted[: len(self.targets)], "data.targets", str(path))
-        chosen(head.names, wanted[len(self.targets) :], "data.weights", str(path))
+        chosen(head.names, wanted[: len(self.targets)], "data.targets", head.where)
+        chosen(head.names, wanted[len(self.targets) :], "data.weights", head.where)
         return head
 
     def _read(self, path: Path, of_targets: Any = None) -> Any:
@@ -466,7 +467,7 @@ class Table(Data):
                 check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
                 table = columns_of_parquet(path, used)
             else:
-                table = columns_of_json(path, used)
+                table = columns_of_json(path, used, head.names if self.inputs is None else None)
             if of_targets is not None:
                 table = with_type_of(table, target, of_targets, path, self.path)
         else:

@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,7 @@ class Head:
     rows: int | None
     lengths: dict[str, int]  # of the first list of a column of lists
     is_empty: bool  # no row was seen
+    where: str = ""  # whose columns these are: the file's, or its first rows', where further ones may have more
 
     @classmethod
     def of_table(cls, table: Any, schema: Any = None, rows: int | None = None) -> "Head":
@@ -102,9 +103,11 @@ def check_exact(table: Any, path: Path, names: list[str]) -> None:
                 raise inexact(path, name, text.strip(), row)
 
 
-def columns_of_json(path: Path, used: list[str]) -> Any:
-    """Returns the columns `used` of JSON lines. Raises CorruptDataError."""
-    return _with(path, lambda file: _exact_json(file, path, used))
+def columns_of_json(path: Path, used: list[str], known: list[str] | None) -> Any:
+    """Returns the columns `used` of JSON lines. Raises CorruptDataError, also for a column that `known` lacks, the
+    columns of the head; None: it may.
+    """
+    return _with(path, lambda file: _exact_json(file, path, used, known))
 
 
 def columns_of_parquet(path: Path, used: list[str]) -> Any:
@@ -115,8 +118,8 @@ def columns_of_parquet(path: Path, used: list[str]) -> Any:
 def head_of(path: Path) -> Head:
     """Returns the contents that the first MiB of a text tells. Raises CorruptDataError or ConfigError."""
     if form(path) == "parquet":
-        return _with(path, _head_of_parquet)
-    return _with(path, lambda file: Head.of_table(_parsed(_first_rows(path, file), path)), HEAD)
+        return replace(_with(path, _head_of_parquet), where=str(path))
+    return _with(path, lambda file: _head_of_text(path, file), HEAD)
 
 
 def with_type_of(table: Any, name: str, wanted: Any, path: Path, train: Path | None) -> Any:
@@ -136,6 +139,12 @@ def _head_of_parquet(file: Any) -> Head:
     arrow = import_module("pyarrow")
     table = arrow.table({}) if first is None else arrow.Table.from_batches([first])
     return Head.of_table(table, opened.schema_arrow, opened.metadata.num_rows)
+
+
+def _head_of_text(path: Path, file: Any) -> Head:
+    found = Head.of_table(_parsed(_first_rows(path, file), path))
+    is_part = form(path) == "jsonl" and file.tell() == HEAD
+    return replace(found, where=f"the head of {path} ({HEAD:,} bytes)" if is_part else str(path))
 
 
 def _parsed(
@@ -183,9 +192,17 @@ def _parsed_as(
     )
 
 
-def _exact_json(file: Any, path: Path, used: list[str]) -> Any:
-    """Returns the columns `used` of JSON lines. Raises CorruptDataError as `Table._check_exact`, also within lists."""
-    table = _parsed(file, path).select(used)
+def _exact_json(file: Any, path: Path, used: list[str], known: list[str] | None) -> Any:
+    """As `columns_of_json`. Raises CorruptDataError as `check_exact`, also within lists."""
+    whole = _parsed(file, path)
+    late = [name for name in whole.schema.names if known is not None and name not in known]
+    if late:
+        row = arrow_module("compute").index(whole.column(late[0]).is_valid(), True).as_py()
+        raise CorruptDataError(
+            f"{path}: column {late[0]} first stands in row {max(row, 0)} (the first is 0), below the first {HEAD:,} "
+            "bytes, which say the inputs. Give it a value in each row, or choose data.inputs without it"
+        )
+    table = whole.select(used)
     large = [field.name for field in table.schema if _has_large(table.column(field.name))]
     if not large:
         return table

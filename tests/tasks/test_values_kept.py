@@ -1,5 +1,6 @@
 """Values of a file reach a model as the file has them, in training and in test, or are refused by name."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, DataSpec
 from paceline.tasks.checks import load_checked
 from paceline.tasks.contents import contents
+from paceline.tasks.data import table_files
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.table import Table
@@ -120,7 +122,11 @@ def test_a_test_set_of_another_shape_is_refused_before_it_is_read(how: str, name
 
 def lines(path: Path, inputs: list[Any]) -> str:
     """JSON lines of one input column, and a label."""
-    path.write_text("".join(json.dumps({"x": each, "target": f"k{i % 2}"}) + "\n" for i, each in enumerate(inputs)))
+    return lines_of(path, [{"x": each, "target": f"k{i % 2}"} for i, each in enumerate(inputs)])
+
+
+def lines_of(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
     return str(path)
 
 
@@ -191,6 +197,25 @@ def test_fractions_in_a_list_below_whole_numbers_are_named_with_their_row(tmp_pa
     said = r"far\.jsonl: column x is 2\.5 in a list of row 40000 \(from 0 on\), and whole .* Choose another first row"
     with pytest.raises(CorruptDataError, match=said):
         Table(far, kind="labels", classes=2).load()
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_key_that_first_stands_below_the_head_is_no_input_without_a_word(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_files, "HEAD", 1 << 10)
+    rows = [{"a": float(i), "target": i / 3, **({"z": 2.0} if i >= 90 else {})} for i in range(100)]
+    text = "".join(json.dumps(each) + "\n" for each in rows).encode()
+    path = tmp_path / f"late{suffix}"
+    path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    said = r"late\.jsonl(\.gz)?: column z first stands in row 90 \(the first is 0\).* choose data\.inputs without it"
+    for both in ((str(path), None), (lines_of(tmp_path / "few.jsonl", rows[:20]), str(path))):
+        with pytest.raises(CorruptDataError, match=said):
+            Table(*both).load()
+    with pytest.raises(ConfigError, match=r"data\.inputs=z: the head of .*late.* \(1,024 bytes\) does not have it"):
+        _ = Table(str(path), inputs=["a", "z"]).spec
+    assert len(Table(str(path), inputs=["a"]).load()[0]) == 80
 
 
 @needs_datasets
