@@ -3,32 +3,46 @@ functions in a layer (a forward that was replaced, a hook) that close over layer
 """
 
 import copy
+import copyreg
+import io
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
-from types import CellType, FunctionType, MethodType
+from queue import SimpleQueue
+from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ...compat.storages import storage_key
+from ...conf.errors import ConfigError
 
 _DEEPEST = 4  # of lists in lists: one may hold itself
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def copied(module: Module, known: dict[int, Any] | None = None) -> Module:
-    """Returns copy.deepcopy(module, known), in which functions use the copies of what they use in `module`.
+def copied(module: Module, known: dict[int, Any] | None = None, is_alone: bool = False) -> Module:
+    """Returns copy.deepcopy(module, known), in which functions use the copies of what they use in `module`. Locks of
+    the copy are new ones, and files and Python modules are those of `module`.
 
     Args:
         known: what stands for an object, by the object's id.
+        is_alone: `module` does not compute beside the copy, which has its generators.
+
+    Raises:
+        ConfigError: It holds an object that cannot be copied.
     """
     memo = dict(known or {})
     functions = [each for each in _functions(module) if _reaches(each, {*map(id, _own(module))}, set())]
     memo |= {id(each): _without_cells(each) for each in functions}
-    made = copy.deepcopy(module, memo)
+    with _reduced({**_REDUCED, GeneratorType: _same} if is_alone else _REDUCED):
+        try:
+            made = copy.deepcopy(module, memo)
+        except TypeError as error:
+            raise _uncopied(module, error) from error
     for each in functions:
         own: FunctionType = memo[id(each)]
         for cell, its in zip(own.__closure__ or (), each.__closure__ or (), strict=True):
@@ -47,7 +61,8 @@ def copy_of(module: Module) -> Module:
 def without_data(module: Module, device: str = "meta", plain: bool = True) -> Module:
     """Returns a copy whose tensors are empty. `plain`: those that are plain attributes of a layer too, not shared."""
     empty = {id(each): _empty(each, device) for each in _registered(module)}
-    return copied(module, {id(each): _empty(each, device) if plain else each for each in _plain(module)} | empty)
+    plainly = {id(each): _empty(each, device) if plain else each for each in _plain(module)}
+    return copied(module, plainly | empty, is_alone=True)
 
 
 def let_go(model: nn.Module, own: nn.Module) -> None:
@@ -100,6 +115,63 @@ def _plain(module: nn.Module) -> Iterator[Tensor]:
 def _empty(tensor: Tensor, device: str) -> Tensor:
     empty = torch.empty_like(tensor.detach(), device=device)
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+# -- objects without a copy
+
+
+def _same(_: object) -> str:
+    return ""  # for copy.deepcopy: the object itself
+
+
+_SHARED = (
+    ModuleType,
+    SimpleQueue,
+    io.TextIOWrapper,
+    io.BufferedReader,
+    io.BufferedWriter,
+    io.BufferedRandom,
+    io.FileIO,
+)
+_REDUCED: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(_SHARED, _same),
+    type(threading.Lock()): lambda _: (threading.Lock, ()),
+    type(threading.RLock()): lambda _: (threading.RLock, ()),
+    threading.Condition: lambda condition: (threading.Condition, (condition._lock,)),
+}
+
+
+@contextmanager
+def _reduced(how: dict[type, Callable[[Any], Any]]) -> Generator[None]:
+    """Has copy.deepcopy copy objects of these types so."""
+    table: dict[Any, Any] = copyreg.dispatch_table
+    before = {each: table[each] for each in how if each in table}
+    table.update(how)
+    try:
+        yield
+    finally:
+        for each in how.keys() - before.keys():
+            table.pop(each, None)
+        table.update(before)
+
+
+def _uncopied(module: nn.Module, error: TypeError) -> Exception:
+    """Returns the error for the attribute that cannot be copied; `error` where none is found."""
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            try:
+                copy.deepcopy(value, {id(each): each for each in _own(module)})
+            except TypeError as found:
+                return ConfigError(
+                    f"model: {type(module).__name__} has no copy, with which passes are estimated and layers split: "
+                    f"{f'{path}.{name}'.lstrip('.')} is a {type(value).__name__} ({found}). Use an object with a "
+                    "__deepcopy__ in its place, or strategy=data_parallel hardware=local"
+                )
+            except Exception:
+                continue
+    return error
 
 
 # -- functions

@@ -1,7 +1,10 @@
 """Copies of modules whose layers hold functions that use layers."""
 
 import functools
+import pickle
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -86,6 +89,35 @@ def test_functions_that_use_no_layer_stay_the_same() -> None:
     model.act, model.scaled = F.relu, lambda x: x * scale
     copy = copied(model)
     assert copy.act is F.relu and copy.scaled is model.scaled
+
+
+class Holds:
+    """An object of a user's, with what has no copy of its own."""
+
+    def __init__(self, file: Any) -> None:
+        self.lock, self.again, self.file, self.module, self.count = threading.Lock(), threading.RLock(), file, F, 1
+        self.condition = threading.Condition(self.lock)
+
+
+def test_locks_of_a_copy_are_its_own_and_files_are_shared(tmp_path: Path) -> None:
+    model: Any = nn.Linear(2, 2)
+    with (tmp_path / "log").open("w") as file:
+        model.held = Holds(file)
+        with model.held.lock, model.held.again:
+            copy = copied(model).held
+            with copy.condition:  # the copy's lock
+                copy.condition.notify()
+        assert copy is not model.held and copy.file is file and copy.module is F
+        with pytest.raises(TypeError):
+            pickle.dumps(model.held.lock)
+
+
+def test_a_generator_goes_with_the_copy_that_is_alone_and_is_else_refused_by_its_name() -> None:
+    model: Any = nn.Sequential(nn.Linear(2, 2))
+    model[0].rates = (each for each in [1.0])
+    assert cast("Any", without_data(model))[0].rates is model[0].rates
+    with pytest.raises(ConfigError, match=r"model: Sequential has no copy.*0\.rates is a generator.*hardware=local"):
+        copy_of(model)
 
 
 def test_a_stage_whose_layer_uses_another_layers_weight_is_refused() -> None:
