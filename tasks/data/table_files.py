@@ -107,12 +107,12 @@ def columns_of_json(path: Path, used: list[str], known: list[str] | None) -> Any
     """Returns the columns `used` of JSON lines. Raises CorruptDataError, also for a column that `known` lacks, the
     columns of the head; None: it may.
     """
-    return _with(path, lambda file: _exact_json(file, path, used, known))
+    return _whole(_with(path, lambda file: _exact_json(file, path, used, known)), path)
 
 
 def columns_of_parquet(path: Path, used: list[str]) -> Any:
     """Returns the columns `used` of a Parquet file. Raises CorruptDataError."""
-    return _with(path, lambda file: _parquet(file).read(used, use_threads=False))
+    return _whole(_with(path, lambda file: _parquet(file).read(used, use_threads=False)), path)
 
 
 def head_of(path: Path) -> Head:
@@ -124,8 +124,15 @@ def head_of(path: Path) -> Head:
 
 def with_type_of(table: Any, name: str, wanted: Any, path: Path, train: Path | None) -> Any:
     """Returns the table with a column in the type that it has in the file `train`. Raises CorruptDataError."""
-    cast = _guarded(path, lambda: _cast(table.column(name), wanted, f"{path}: column {name}", train))
+    cast = _guarded(str(path), lambda: _cast(table.column(name), wanted, f"{path}: column {name}", train))
     return table.set_column(table.schema.get_field_index(name), name, cast)
+
+
+def _whole(table: Any, path: Path) -> Any:
+    """Raises CorruptDataError for a text that is not UTF-8, which pyarrow reads from JSON lines and Parquet."""
+    for name in table.column_names:
+        _guarded(f"column {name} of {path}", lambda its=table.column(name): its.validate(full=True))
+    return table
 
 
 def _parquet(file: Any) -> Any:
@@ -207,7 +214,7 @@ def _exact_json(file: Any, path: Path, used: list[str], known: list[str] | None)
     if not large:
         return table
     file.seek(0)
-    text = file.read().decode("utf-8-sig")
+    text = file.read().decode("utf-8-sig", errors="replace")  # numbers are looked at alone
     decoder = json.JSONDecoder(
         parse_int=Decimal, parse_float=lambda said: said if "e" in said.lower() else Decimal(said)
     )
@@ -333,23 +340,25 @@ def _with(path: Path, read: Callable[[Any], Any], most: int | None = None) -> An
     """
     if path.suffix.lower() == ".gz":
         data = unpacked(path, most)
-        return _guarded(path, lambda: read(import_module("pyarrow").BufferReader(data)))
+        return _guarded(str(path), lambda: read(import_module("pyarrow").BufferReader(data)))
     with open_data(path) as file, import_module("pyarrow").OSFile(f"/dev/fd/{file.fileno()}") as opened:
-        return _guarded(path, lambda: read(opened))
+        return _guarded(str(path), lambda: read(opened))
 
 
-def _guarded(path: Path, read: Callable[[], Any]) -> Any:
+def _guarded(what: str, read: Callable[[], Any]) -> Any:
     """Raises CorruptDataError."""
     errors: Any = import_module("pyarrow").ArrowException
     try:
         return read()
     except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{path} cannot be read: the names of its columns are not UTF-8") from error
+        raise CorruptDataError(f"{what} cannot be read: the names of its columns are not UTF-8") from error
     except (errors, OSError) as error:
         text = " ".join(str(error).split())[:300]
         if "straddles two block boundaries" in text:
             text = "a quote is not closed, or a cell is longer than 1 MiB"
-        raise CorruptDataError(f"{path} cannot be read: {text}") from error
+        if "utf8" in text.lower():
+            text = "a text is not UTF-8. Save the file as UTF-8"
+        raise CorruptDataError(f"{what} cannot be read: {text}") from error
 
 
 def arrow_module(module: str) -> Any:

@@ -337,6 +337,34 @@ def test_what_is_not_utf_8_is_said(tmp_path: Path) -> None:
 
 
 @needs_pyarrow
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize(("used", "tokens"), [("targets", None), ("inputs", "bytes")])
+def test_texts_that_are_not_utf_8_are_said(suffix: str, used: str, tokens: str | None, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "jsonl":
+        path.write_bytes(b'{"a": 1, "kind": "no"}\n{"a": 2, "kind": "\xe9t\xe9"}\n' * N)
+    else:
+        raw = pyarrow.array([b"no", b"\xe9t\xe9"] * N)
+        texts = pyarrow.StringArray.from_buffers(len(raw), raw.buffers()[1], raw.buffers()[2])
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2] * N, "kind": texts}), path, use_dictionary=False)
+    names = {"inputs": "a", "targets": "kind"} if used == "targets" else {"inputs": "kind", "targets": "a"}
+    with pytest.raises(CorruptDataError, match=rf"column kind of .*x\.{suffix} cannot be read: .* is not UTF-8\. Save"):
+        read(Table(str(path), tokens=tokens, **names))
+
+
+@needs_pyarrow
+def test_an_unused_column_of_json_lines_may_be_any_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(
+        b'{"a": 9007199254740992.0, "target": 1, "note": "\xe9"}\n{"a": 2.5, "target": 0, "note": ""}\n' * N
+    )
+    read(Table(str(path), inputs=["a"]))
+
+
+@needs_pyarrow
 @pytest.mark.parametrize(
     ("kind", "values", "said"),
     [
