@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 
 LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts this one
-EXPLAINED = {2, 3, 4, 6}  # a worker ends with these after a sentence of its own: docs/running.md
+EXPLAINED = {2, 3, 4, 5, 6, 130, 143}  # a worker ends with these after a sentence of its own: docs/running.md
+_FAILED = 4
+_ORDER = {_FAILED: 2, 5: 2, 143: 3, -signal.SIGTERM: 3}  # a peer was lost, or waited for; the agent ended it
+_LAST = 15.0  # seconds after which an end tells nothing: the agent kills those that do not end by SIGTERM in 30
 
 
 def main() -> None:
@@ -32,8 +35,9 @@ def main() -> None:
         with TemporaryDirectory(prefix="torchelastic_", ignore_cleanup_errors=True) as logs:
             run.main(["--log-dir", logs, *sys.argv[1:]])
     except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        sys.exit(status(codes, error.get_first_failure()[0]))
+        rank, first = error.get_first_failure()
+        early = {each: its for each, its in error.failures.items() if its.timestamp < first.timestamp + _LAST}
+        sys.exit(status({each: its.exitcode for each, its in early.items()}, rank))
     except SignalException as stopped:
         sys.exit(128 + int(stopped.sigval))
     except KeyboardInterrupt:
@@ -43,20 +47,30 @@ def main() -> None:
 def status(codes: Mapping[int, int], first: int) -> int:
     """Returns the exit status of all workers together.
 
+    A worker's own end comes before a kill, and both before the loss of a peer. Those that the agent ended come last.
+
     `codes`: the exit statuses of workers that failed, by rank; below 0: minus a signal. `first`: the rank of the worker
     that ended first.
     """
-    own = [first, *codes]
-    if (rank := next((each for each in own if codes[each] > 0), None)) is not None:  # the agent ended the others
-        if codes[rank] not in EXPLAINED:
-            print(
-                f"worker {rank} ended with exit status {codes[rank]}. Look at its last lines above, or for os._exit in "
-                "the script.",
-                file=sys.stderr,
-            )
-        return codes[rank]
-    print(f"worker {first} was ended by signal {-codes[first]}", file=sys.stderr)
-    return 128 - codes[first]
+    rank = min([first, *codes], key=lambda rank: _ORDER.get(codes[rank], 1 if codes[rank] < 0 else 0))
+    code = codes[rank]
+    if code < 0:
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        print(f"worker {rank} {killed_by(-code)}{hint}", file=sys.stderr)
+        return _FAILED
+    if code not in EXPLAINED:
+        print(
+            f"worker {rank} ended with exit status {code}. Look at its last lines above, or for os._exit in the "
+            "script.",
+            file=sys.stderr,
+        )
+    return code
+
+
+def killed_by(number: int) -> str:
+    """Says which signal ended a process; those of real time have no names."""
+    named = number in set(signal.Signals)
+    return f"was killed by {signal.Signals(number).name if named else f'signal {number}'}"
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from ...compat import fork_server
+from ...compat.torchrun import killed_by
 from ..base.errors import MachineError, WorkerFailedError
 from ..base.parent_death import LAUNCHER
 from ..base.signals import STOP_SIGNALS
@@ -203,7 +204,7 @@ class LocalWorkers:
         if code == LOST and (end := end_of_fork_server()):
             return Ended(rank, "ForkServer", f"the fork server {end}, and all workers with it", WORKER_FAILED)
         if code < 0:
-            return Ended(rank, "Killed", f"was killed by {signal.Signals(-code).name}", WORKER_FAILED)
+            return Ended(rank, "Killed", killed_by(-code), WORKER_FAILED)
         return Ended(rank, "Exited", f"left before the end, with status {code}; {LEFT}", WORKER_FAILED)
 
     def stop(self, number: int) -> None:
@@ -271,7 +272,7 @@ def end_of_fork_server() -> str:
         if found is not None:
             if found.si_code == os.CLD_EXITED:
                 return f"ended with status {found.si_status}"
-            return f"was killed by {signal.Signals(found.si_status).name}"
+            return killed_by(found.si_status)
         time.sleep(0.02)
     return ""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.compat.torchrun import status
+from paceline.compat.torchrun import killed_by, status
 
 
 def test_a_worker_that_left_without_a_word_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,8 +23,38 @@ def test_the_status_is_that_of_the_worker_that_failed_by_itself(capsys: pytest.C
     assert status({0: -15, 1: 6}, 0) == 6  # the other one was ended for its sake
     assert status({0: 4, 1: 6}, 1) == 6
     assert capsys.readouterr().err == ""
-    assert status({0: -9, 1: -15}, 0) == 137
-    assert capsys.readouterr().err == "worker 0 was ended by signal 9\n"
+    assert status({0: 143, 1: 3, 2: -15}, 0) == 3
+    assert status({0: 143, 1: 143}, 0) == 143  # all were told to stop
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("codes", [{0: -9, 1: -15, 2: 143}, {2: 143, 0: -9}, {1: 4, 0: -9, 2: 5}])
+def test_a_worker_that_was_killed_is_the_cause_whatever_ended_the_others(
+    codes: dict[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for first in codes:
+        assert status(codes, first) == 4
+        assert capsys.readouterr().err == "worker 0 was killed by SIGKILL (out of memory?)\n"
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGRTMIN + 3, "signal 37")])
+def test_each_signal_has_a_name(number: int, name: str) -> None:
+    assert killed_by(number) == f"was killed by {name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+def test_of_workers_that_end_with_a_killed_one_none_is_named(rank: int, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        f"os.kill(os.getpid(), 9) if os.environ['RANK'] == '{rank}' else time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "paceline.compat.torchrun", "--standalone", "--local-addr=127.0.0.1"]
+    command += ["--nproc-per-node=3", "script.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    last = ended.stderr.splitlines()[-1]
+    assert (ended.returncode, last) == (4, f"worker {rank} was killed by SIGKILL (out of memory?)")
 
 
 @pytest.mark.slow
