@@ -1,5 +1,6 @@
 """`paceline compare`: runs side by side."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -255,6 +256,8 @@ def check_file(option: str, file: Path | None) -> None:
         raise TableError(f"{option} {file}: must name a file to write; {reason}")
     if file is not None and file.exists() and not file.is_file():
         raise TableError(f"{option} {file}: must name a file to write; it is a device or a pipe")
+    if file is not None and Path(os.path.realpath(file)).is_symlink():
+        raise TableError(f"{option} {file}: must name a file to write; it is a link to itself")
     wanted = OF_FORM.get(option)
     if file is not None and wanted is not None and wanted != (suffix := file.suffix.lower()) in OTHER_FORMS:
         raise TableError(f"{option} {file}: writes {wanted} and no {suffix}. Choose a name that ends in {wanted}.")

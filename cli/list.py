@@ -1,5 +1,6 @@
 """`paceline list`: what can be chosen."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -74,9 +75,11 @@ def _show_choices(group: str | None, every: bool, config_dir: Path | None, forma
     else:
         from .list_first import overview
 
-        there = config_dir.resolve() if config_dir else None
+        there = Path(os.path.realpath(config_dir)) if config_dir else None
         own = {
-            f"{each.group}={each.name}" for each in _flat(known) if there and each.path.resolve().is_relative_to(there)
+            f"{each.group}={each.name}"
+            for each in _flat(known)
+            if there and Path(os.path.realpath(each.path)).is_relative_to(there)
         }
         show(overview(known, defaults(), own))
 

@@ -1,6 +1,7 @@
 """`paceline report`: runs side by side in a browser, written to a file, or served while they go on."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,7 +53,7 @@ def report(
         from ..tracking.report.page import page
         from ..tracking.run_directory import write_atomically
 
-        write_atomically(html.resolve(), page(_document(runs)))
+        write_atomically(Path(os.path.realpath(html)), page(_document(runs)))
         show(str(shortest(html)))
         return
     _serve(runs, port)

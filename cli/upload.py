@@ -1,5 +1,6 @@
 """`paceline upload`: what runs recorded for W&B while offline, sent later."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,7 +149,7 @@ def _of_sweep(sweep: Path) -> list["OfflineRecording"]:
     from ..tracking.run_directory import run_names
     from ..tracking.wandb_upload import recording
 
-    path = sweep.resolve()
+    path = Path(os.path.realpath(sweep))
     return [recording(f"{path.name}/{name}", path / name) for name in run_names(path)]
 
 

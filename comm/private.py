@@ -27,7 +27,7 @@ def private(folder: Path) -> Path:
 
     Raises `NotPrivateError`, and other `OSError` where there is no such place.
     """
-    path = folder.resolve()
+    path = Path(os.path.realpath(folder))
     descriptor = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for at in [*reversed(path.parents[:-1]), path]:

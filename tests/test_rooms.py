@@ -399,6 +399,12 @@ def private_names(source: str) -> set[str]:
     return found
 
 
+@of_all_sources
+def test_links_are_followed_by_realpath() -> None:
+    """`Path.resolve` raises RuntimeError for a link to itself, up to Python 3.12."""
+    assert [path for path in SOURCES if re.search(r"\.resolve\((strict.*)?\)", path.read_text())] == []
+
+
 PROMISED = {"os._exit"}
 
 

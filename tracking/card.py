@@ -5,6 +5,7 @@ config.json and model.safetensors. A card names no licence, which is for whoever
 """
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -60,9 +61,11 @@ def write_card(run: RunData, folder: Path, command: str | None, files: Sequence[
     weights, `StorageError`.
     """
     weights = _weights(run)
-    folder = folder.resolve()  # a link leads to the folder that is replaced
+    folder = Path(os.path.realpath(folder))  # a link leads to the folder that is replaced
     if folder == Path.cwd():
         raise RunNameError(f"{folder}: is the current folder, which cannot be replaced. Choose a new one")
+    if folder.is_symlink():
+        raise RunNameError(f"{folder}: is a link to itself. Choose a new one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunNameError(f"{folder}: is there, and not an empty folder. Choose a new one")
     with writing(folder):

@@ -38,7 +38,7 @@ def from_wandb(path: Path) -> dict[Any, RunData]:
     Keys say of which files. Raises CorruptRunError for a single file; one of several has status `damaged`.
     """
     files = [path] if path.is_file() else sorted(wandb_files(path))
-    files = list(dict.fromkeys(file.resolve() for file in files))
+    files = list(dict.fromkeys(Path(os.path.realpath(file)) for file in files))
     parts: dict[str, list[tuple[Path, StoredWandbRun]]] = {}
     damaged: dict[Any, RunData] = {}
     read_files: list[tuple[Path, StoredWandbRun]] = []

@@ -128,7 +128,7 @@ class RunDirectory:
             if is_run(candidate):
                 if not (candidate / "metrics.jsonl").is_file():
                     raise CorruptRunError(f"{candidate / 'metrics.jsonl'} is gone, or is no file")
-                return cls(candidate.resolve())
+                return cls(Path(os.path.realpath(candidate)))
         names = run_names(root)
         hint = did_you_mean(Path(text).name, names) or _first_names(names)
         raise RunNameError(f"no run {text!r} under {root}: {hint}")

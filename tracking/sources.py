@@ -74,8 +74,8 @@ def every(root: Path, records: bool = True) -> list[RunData]:
     """The runs under `root` but for those of sweeps, by the time of their last record; as of `gather`."""
     paths = [root / name for name in run_names(root)]
     paths.sort(key=_last_change)
-    there = root.resolve()
-    places = [path.resolve() if path.is_symlink() else there / path.name for path in paths]
+    there = Path(os.path.realpath(root))
+    places = [Path(os.path.realpath(path)) if path.is_symlink() else there / path.name for path in paths]
     return [from_directory(RunDirectory(place), records) for place in dict.fromkeys(places)]
 
 
@@ -185,7 +185,7 @@ def sweep_at(name: str, root: Path) -> Path | None:
             if is_run(path):
                 return None
             if (path / SWEEP_FILE).is_file():
-                return path.resolve()
+                return Path(os.path.realpath(path))
         except (OSError, ValueError):  # as in _kind
             return None
     return None
@@ -206,7 +206,7 @@ def _locate(name: str, root: Path) -> tuple[str, Path]:
     inside = len(parts) <= 2 and all(map(is_entry, parts))
     for path in [root / name, Path(name)] if inside else [Path(name)]:
         if kind := _kind(path):
-            return kind, path.resolve()
+            return kind, Path(os.path.realpath(path))
     sweeps = sweep_names(root)
     nested = [f"{sweep}/{run}" for sweep in sweeps for run in run_names(root / sweep)]
     known = [*run_names(root), *sweeps, *(nested if "/" in name else [])]

@@ -117,9 +117,9 @@ def named(names: list[str], root: Path) -> list[StoredEntry]:
 
 
 def _located(name: str, root: Path) -> Path:
-    there = root.resolve()
+    there = Path(os.path.realpath(root))
     path = root / name if is_entry(name) else Path(name)
-    if ".." in path.parts or not path.name or path.parent.resolve() != there:
+    if ".." in path.parts or not path.name or Path(os.path.realpath(path.parent)) != there:
         if path.parent.name in sweep_names(root) and is_run(root / path.parent.name / path.name):
             raise RunNameError(
                 f"{name}: is one run of a sweep, and a sweep is removed as a whole. Choose {path.parent.name}."

@@ -45,7 +45,7 @@ def recording(name: str, run: Path) -> OfflineRecording:
     """Returns the recording of the run in the directory `run`, without files if it had no W&B. Files that were sent
     online are marked as sent.
     """
-    path = run.resolve()
+    path = Path(os.path.realpath(run))
     files = [*path.glob("wandb/offline-run-*/*.wandb"), *path.glob("wandb/run-*/*.wandb")]
     return OfflineRecording(
         name, path, tuple(sorted(files, key=lambda file: file.parent.name.removeprefix("offline-")))

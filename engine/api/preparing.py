@@ -3,6 +3,7 @@
 Torch is imported once the configuration has been composed: a misspelt name is refused in a fraction of a second.
 """
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -295,11 +296,12 @@ def find_fit(
 
 def _trace_file(file: Path) -> Path:
     """Returns the path of the trace; workers have another current directory. Raises `ConfigError` or `MachineError`."""
-    path = file.resolve()
+    path = Path(os.path.realpath(file))
     if not path.parent.is_dir():
         raise ConfigError(f"--trace {file}: there is no directory {path.parent}")
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"--trace {file}: must name a file, and is {'a directory' if path.is_dir() else 'a device'}")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        found = "a link to itself" if path.is_symlink() else "a directory" if path.is_dir() else "a device"
+        raise ConfigError(f"--trace {file}: must name a file, and is {found}")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             return path

@@ -130,7 +130,7 @@ def _compiler() -> tuple[str, ...]:
     from torch.utils.cpp_extension import get_cxx_compiler
 
     name = get_cxx_compiler()
-    found = Path(shutil.which(name) or name).resolve()
+    found = Path(os.path.realpath(shutil.which(name) or name))
     with suppress(OSError):
         there = found.stat()
         return str(found), str(there.st_size), str(there.st_mtime_ns)

@@ -167,7 +167,7 @@ def _files_in(folder: Path, seen: dict[Path, Path]) -> list[Path]:
 
     Raises ConfigError for a folder that was seen: its images would be read twice, or without an end.
     """
-    real = folder.resolve()
+    real = Path(os.path.realpath(folder))
     if real in seen:
         raise ConfigError(f"{folder}: is the folder {seen[real]}, which is read already. Remove the link")
     seen[real] = folder

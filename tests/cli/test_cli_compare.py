@@ -426,6 +426,7 @@ def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sw
     [
         (["--html", "no/where.html"], "--html no/where.html: must name a file to write; there is no directory no"),
         (["--html", "runs"], "--html runs: must name a file to write; is a directory"),
+        (["--html", "loop"], "--html loop: must name a file to write; it is a link to itself"),
         (["--html", "/dev/full"], "--html /dev/full: must name a file to write; it is a device or a pipe"),
         (["--html", "report.PDF"], "--html report.PDF: writes .html and no .pdf. Choose a name that ends in .html."),
         (["--png", "runs/slow/summary.json"], "must name a directory, and is a file"),
@@ -434,6 +435,7 @@ def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sw
     ids=" ".join,
 )
 def test_where_nothing_can_be_written_is_refused_at_once(arguments, rule, paceline, runs: Path, writers) -> None:
+    Path("loop").symlink_to("loop")
     ended = paceline("compare", *arguments)
     assert (ended.status, ended.out, writers) == (2, "", []) and rule in ended.last
 

@@ -91,6 +91,10 @@ def test_the_current_folder_is_refused_and_a_link_is_followed(paceline, run: Run
     assert paceline("export", "one", "link").status == 0 and (here / "empty" / "README.md").is_file()
     ended = paceline("export", str(run.path), ".")
     assert ended.status == 2 and "is the current folder" in ended.last
+    (here / "loop").symlink_to("loop")
+    ended = paceline("export", "one", "loop")
+    assert ended.status == 2 and ended.last.endswith("loop: is a link to itself. Choose a new one")
+    assert paceline("export", "one", "loop/x").status == 3
 
 
 def test_a_run_without_weights_is_refused(paceline, run: RunDirectory, here: Path) -> None:

@@ -135,7 +135,9 @@ def test_nothing_outside_of_the_root_is_removed(paceline, runs: Path, here: Path
     (runs / "link").symlink_to(outside.path)
     (runs / "good" / "inside").symlink_to(outside.path)
     (runs / "notes").mkdir()
+    (here / "loop").symlink_to("loop")
     refused = {
+        "loop/x": "not directly under",
         "link": "symbolic link",
         "runs/link": "symbolic link",
         "elsewhere/mine": "not directly under",

@@ -57,6 +57,9 @@ def test_another_users_folder_is_refused_below_a_sticky_one(tmp_path: Path, monk
 def test_the_path_is_without_links_which_others_could_change(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("there")
     assert private(tmp_path / "link/in") == tmp_path.resolve() / "there/in"
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="loop"):
+        private(tmp_path / "loop" / "in")
 
 
 def test_a_group_of_one_is_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

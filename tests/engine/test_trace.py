@@ -378,6 +378,14 @@ def test_a_place_that_a_trace_cannot_be_written_to_is_refused_before_anything_st
     assert not list(tmp_path.iterdir())
 
 
+def test_a_link_to_itself_is_refused_as_the_place_of_a_trace(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    for file, words in {"loop": "is a link to itself", "loop/x": "there is no directory"}.items():
+        with pytest.raises(ConfigError, match=rf"--trace {file}: .*{words}"):
+            engine.prepare(["tracking=none"], trace=file)
+
+
 def test_a_file_that_can_be_written_is_taken_and_not_yet_made(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert engine.prepare(["tracking=none"], trace="trace.json").trace == tmp_path / "trace.json"

@@ -1,5 +1,6 @@
 """The HTML report: one file that opens offline in a browser, with plots, the table and every configuration."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,5 +30,5 @@ def write_report(
     from .page import page
 
     write_atomically(
-        file.resolve(), page(document(runs, list(compared), columns, metric, requests))
+        Path(os.path.realpath(file)), page(document(runs, list(compared), columns, metric, requests))
     )  # through a symbolic link
