@@ -10,7 +10,7 @@ from ..cost.predicted import NotPredicted
 from ..engine.api.preparing import prepare
 from ..engine.config.typed import instead
 from .accelerators import Ground, Searched, ground, search
-from .candidate import Predicted
+from .candidate import Candidate, Predicted
 from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
 from .plans import planned, takes_profile
@@ -19,7 +19,7 @@ from .ranking import Sort, best_of_groups, front, ranked, roomy_first, spread
 from .why_not import Family, families, least_over
 
 PATIENCE = 3.0  # seconds of the processor for exact plans: on a loaded machine they take longer
-FRONT = 6  # of its points that are shown
+FRONT = 6  # of its points that are shown, beside those that are lines anyway
 TRIES = 2  # plans of what does not fit by its closed form
 CUT_SHORT = "interrupted: this answer is partial"
 Progress = Callable[[str], None]  # is given what is done now, in a few words
@@ -31,7 +31,7 @@ BY_PROFILE = (
 
 @dataclass(frozen=True)
 class Answer:
-    """`rows`: the best, of each layout one. `front`: of the rows and of others, soonest first.
+    """`rows`: the best, of each layout one. `front`: those of the rows that are on it, and some others, soonest first.
 
     `points` were looked at in `seconds`; `fit` of them do. `nearest`: where none does, three layouts that lack the
     least. `missed`: where none meets budget and deadline. `interrupted`: by Ctrl-C, so that it is partial.
@@ -78,7 +78,9 @@ def answer(
     within = [row for row in fitting if meets(question, row)]
     rows = check.first(sure_first(within, order), top) or check.first(within, 1)
     rows = roomy_first(rows, order)
-    on_front = check.first(spread(front([row for row in within if row.fits] or within), FRONT), FRONT)
+    whole = front([row for row in within if row.fits] or within)
+    starred = {row.candidate for row in [*rows, *spread(whole, FRONT)]}
+    on_front = check.first([row for row in whole if row.candidate in starred], len(whole))
     names = dict.fromkeys(row.candidate.family for row in within)
     of_each = {name: [row for row in within if row.candidate.family == name] for name in names}
     best = {name: next(iter(check.first(sure_first(mine, order), 1)), None) for name, mine in of_each.items()}
@@ -96,7 +98,7 @@ def answer(
     if check.interrupted:
         notes.insert(0, CUT_SHORT)
     if check.unchecked:
-        notes.append(f"~: by closed forms alone; there was no time to plan {check.unchecked} of these exactly")
+        notes.append(f"~: by closed forms alone; there was no time to plan {len(check.unchecked)} of these exactly")
     facts = (found.points, found.seconds, len(sure), of, near, missed, notes, check.interrupted)
     return Answer(question, order, rows, on_front, told, *facts)
 
@@ -136,7 +138,7 @@ class Checked:
         self.interrupted = False
         self._plans: dict[object, Predicted] = {}
         self._of_part = 0.0  # seconds, of the last plan
-        self.unchecked = 0
+        self.unchecked: set[Candidate] = set()
 
     def first(self, rows: Sequence[Predicted], most: int, fits: bool = True) -> list[Predicted]:
         """The first so many of those that fit by their plan, too."""
@@ -159,14 +161,14 @@ class Checked:
             layout, began = row.candidate.layout, time.process_time()
             parts = 1 if layout is None else layout.stages * layout.chunks  # of whose passes a plan is made
             if began + parts * self._of_part > self._until:
-                self.unchecked += 1
+                self.unchecked.add(row.candidate)
                 return row
             self._progress(f"{len(self._plans)} planned exactly; now {row.candidate.group}")
             try:
                 self._plans[key] = planned(self._question, row.candidate)
             except KeyboardInterrupt:
                 self.interrupted, self._until = True, float("-inf")
-                self.unchecked += 1
+                self.unchecked.add(row.candidate)
                 return row
             self._of_part = (time.process_time() - began) / parts
         return self._plans[key]

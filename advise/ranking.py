@@ -89,7 +89,10 @@ def roomy_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
 
 
 def spread(rows: Sequence[Predicted], most: int) -> list[Predicted]:
-    """Returns at most so many rows of a front, its ends among them."""
+    """Returns at most so many rows of a front: the soonest, the cheapest, that of least memory, and others."""
     if len(rows) <= most:
         return list(rows)
-    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
+    values = [_values(row) for row in rows]
+    ends = [min(range(len(rows)), key=lambda i: values[i][of]) for of in range(3)]
+    even = [round(i * (len(rows) - 1) / (most - 1)) for i in range(most)]
+    return [rows[i] for i in sorted(list(dict.fromkeys([*ends, *even]))[:most])]

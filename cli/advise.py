@@ -89,7 +89,7 @@ Target = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Of the race: its sweep's.", show_default=False)]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)]
-All = Annotated[bool, typer.Option("--all", help="On a terminal: all lines, not the first 25.")]
+All = Annotated[bool, typer.Option("--all", help="On a terminal, or with COLUMNS set: all lines, not 25 at most.")]
 Export = Annotated[
     list[str] | None,
     typer.Option(
@@ -136,8 +136,9 @@ def advise(
 
     Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. Layouts that
     are refused or do not fit are left out and counted; the rest is ranked by prediction. The recommendation comes
-    first. A terminal shows 25 lines at most: --all adds a command for each line, and why not the rest. Settings that
-    you type are kept. Ctrl-C ends the planning with what is known so far, and exit status 130.
+    first. On a terminal, or with COLUMNS set, the answer has 25 lines at most: --all adds the rest of the table, a
+    command for each line, and why not the others. Settings that you type are kept. Ctrl-C ends the planning with what
+    is known so far, and exit status 130.
 
     \b
     paceline advise --model llama_8b --gpus 64xH100

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from .advise_view import cells, columns, none_of, title
+from .advise_view import cells, columns, none_of, only_on_front, title
 
 if TYPE_CHECKING:
     from ..advise.answer import Answer
@@ -24,7 +24,7 @@ def page(found: "Answer") -> str:
 
     heads = "".join(f"<th{_kind(j)}>{escape(name)}</th>" for j, name in enumerate(columns(found)))
     rows = []
-    shown = [*enumerate(found.rows, 1), *((0, row) for row in found.front if row not in found.rows)]
+    shown = [*enumerate(found.rows, 1), *((0, row) for row in only_on_front(found))]
     for i, row in shown:
         texts = cells(found, row, i)
         tags = "".join(f"<td{_kind(j)}>{escape(text)}</td>" for j, text in enumerate(texts))

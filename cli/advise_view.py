@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 SHORT = 25  # lines of a terminal
 LEAST = 4  # of these for the table, before notes
 NOTES = 2
-REST = "--all shows the rest: a command for each line, why not the other layouts, and notes"
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "goodput", "US$", "memory", "sent/step", "front")
 
 
@@ -61,20 +60,16 @@ def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
         "-" if row.dollars is None else dollars_of(row.dollars),
         f"{about}{human_bytes(row.device)}{'' if row.roomy else '!'}",
         "-" if row.sent is None else f"{about}{human_bytes(row.sent)}",
-        "*" if _key(row) in {_key(each) for each in found.front} else "",
+        "*" if row.candidate in {each.candidate for each in found.front} else "",
     ]
     shown = columns(found)
     return [text for name, text in zip(COLUMNS, texts, strict=True) if name in shown]
 
 
-def _key(row: "Predicted") -> tuple[object, ...]:
-    return row.candidate.settings, row.candidate.workers
-
-
 def for_people(found: "Answer") -> str:
     from ..advise.commands import command
 
-    lines, others = _table(found)
+    lines, others = _table(found), only_on_front(found)
     commands = [f"{i:>3}  {command(found.question, row.candidate)}" for i, row in enumerate(found.rows, 1)]
     commands += [f"  *  {command(found.question, row.candidate)}" for row in others]
     parts = ["\n".join(recommended(found)), title(found), "\n".join(lines), "\n".join(commands)]
@@ -85,15 +80,23 @@ def for_people(found: "Answer") -> str:
 
 def in_short(found: "Answer", width: int) -> str:
     """The recommendation and as much of the rest as 25 lines of a terminal hold."""
-    lines, _ = _table(found)
+    lines = _table(found)
     head, most = [*recommended(found), "", title(found), ""], SHORT - found.interrupted  # which is a line of its own
-    tail = [*(f"note: {text}" for text in found.notes[:NOTES]), REST]
+    tail = [*(f"note: {text}" for text in found.notes[:NOTES]), _rest(lines[1:])]
     room = most - _height([*head, *tail], width) - 1
     while len(tail) > 1 and room < LEAST:  # of the table
         del tail[-2]
         room = most - _height([*head, *tail], width) - 1
     kept = lines[: max(room // _height(lines[:1], width), 0)]
+    tail[-1] = _rest(lines[max(len(kept), 1) :])
     return "\n".join([*head, *kept, *([""] if kept else []), *tail])
+
+
+def _rest(left: list[str]) -> str:
+    """Says what is left out, of the table these lines."""
+    front = sum(line.endswith("*") for line in left)
+    table = f"{len(left)} more lines of the table{f', {front} of them on the front' if front else ''}, " if left else ""
+    return f"--all shows the rest: {table}a command for each line, why not the other layouts, and notes"
 
 
 def _height(lines: list[str], width: int) -> int:
@@ -101,13 +104,16 @@ def _height(lines: list[str], width: int) -> int:
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
-def _table(found: "Answer") -> "tuple[list[str], list[Predicted]]":
-    """The table's lines, and the rows at its end that are on the front alone."""
-    shown = {_key(row) for row in found.rows}
-    others = [row for row in found.front if _key(row) not in shown]
+def only_on_front(found: "Answer") -> "list[Predicted]":
+    """Returns the rows of the front that are no lines with a number."""
+    shown = {row.candidate for row in found.rows}
+    return [row for row in found.front if row.candidate not in shown]
+
+
+def _table(found: "Answer") -> list[str]:
     table = [columns(found), *(cells(found, row, i) for i, row in enumerate(found.rows, 1))]
-    table += [cells(found, row, 0) for row in others]
-    return aligned(table, numbers_from=3), others
+    table += [cells(found, row, 0) for row in only_on_front(found)]
+    return aligned(table, numbers_from=3)
 
 
 def title(found: "Answer") -> str:

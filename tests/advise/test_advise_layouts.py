@@ -17,7 +17,7 @@ from paceline.advise.memory import BOUND, capacity, need
 from paceline.advise.none import why_none
 from paceline.advise.plans import planned
 from paceline.advise.question import Question, ask
-from paceline.advise.ranking import best_of_groups, exactly_ranked, front, ranked
+from paceline.advise.ranking import best_of_groups, exactly_ranked, front, ranked, spread
 from paceline.advise.space import ways
 from paceline.advise.why_not import Family, beside, families, too_much
 from paceline.conf.errors import ConfigError
@@ -179,6 +179,30 @@ def test_the_front_is_what_brute_force_finds(searched: Searched) -> None:
     found = [values(row) for row in front(rows)]
     assert set(found) == expected and len(found) == len(expected)
     assert found == sorted(found)
+
+
+def test_a_spread_of_a_front_has_the_soonest_the_cheapest_and_the_least_memory() -> None:
+    way = Candidate("zero", "", (), 1, 1)
+    values = [(i, 9 - i if i < 4 else 20 + i, 5 if i == 6 else 90 - i) for i in range(10)]
+    rows = [Predicted(way, float(s), memory, 0, 0, 0, 0.0, dollars=float(d)) for s, d, memory in values]
+    assert [row.seconds for row in spread(rows, 4)] == [0.0, 3.0, 6.0, 9.0]
+    assert {0.0, 3.0, 6.0} < {row.seconds for row in spread(rows, 6)} and len(spread(rows, 6)) == 6
+    assert spread(rows[:4], 4) == rows[:4] and spread(rows, 10) == rows
+
+
+def test_each_line_that_is_on_the_front_has_its_star(
+    searched: Searched, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "closed_form", lambda _: ground)
+    monkeypatch.setattr(answers, "search", lambda _: searched)
+    monkeypatch.setattr(answers, "FRONT", 3)
+    whole = {row.candidate for row in front(searched.fit)}
+    for sort in ("dollars", "memory"):
+        found = answers.answer(ground.question, sort, top=40, patience=0.0)
+        shown, starred = {row.candidate for row in found.rows}, {row.candidate for row in found.front}
+        assert shown & whole <= starred <= whole and len(starred - shown) <= 3
+        assert [row.seconds for row in found.front] == sorted(row.seconds or 0 for row in found.front)
+    assert len(whole) > len(starred)
 
 
 def test_what_does_not_fit_says_by_how_much_and_the_rest_is_pruned_by_rule(ground: Ground) -> None:
@@ -452,4 +476,4 @@ def test_a_plan_that_would_take_longer_than_what_is_left_is_not_begun(
     ]
     check = answers.Checked(ground.question, until=2.5)
     assert check.first([whole[0], cut, whole[1]], 3) == [whole[0], cut, whole[1]]
-    assert made == [whole[0].candidate, whole[1].candidate] and check.unchecked == 1
+    assert made == [whole[0].candidate, whole[1].candidate] and check.unchecked == {cut.candidate}

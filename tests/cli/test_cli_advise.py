@@ -244,6 +244,13 @@ def test_a_terminal_shows_25_lines_with_the_recommendation_first(width: str, pac
     assert taken <= 25 and lines[0].startswith("recommended: paceline train ") and "--all" in lines[-1]
     assert any(line.startswith("line  family") for line in lines)
     whole = paceline(*words, "--all").out
+    numbered, front = re.findall(r"^\d+ ", whole, re.MULTILINE), re.findall(r" \*$", whole, re.MULTILINE)
+    shown = [line for line in lines if re.match(r"\d+ |  +zero ", line)]
+    rest = r"--all shows the rest: (?:(\d+) more lines of the table, )?(?:(\d+) of them on the front, )?a command .*"
+    left = re.fullmatch(rest, lines[-1])
+    below = re.findall(r"^ {4,}zero .* \*$", whole, re.MULTILINE)
+    assert left is not None and int(left[1] or 0) == len(numbered) + len(below) - len(shown)
+    assert int(left[2] or 0) == len(front) - sum(line.endswith("*") for line in shown)
     assert len(whole.splitlines()) > 25 and "--all" not in whole and "for each family its best" in whole
 
 
