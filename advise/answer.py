@@ -231,7 +231,7 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
         notes.insert(0, f"{CUT_SHORT}, from {looked} of {len(every)} configurations")
     elif looked < len(every):
         notes.append(f"there was no time to plan {len(every) - looked} of {len(every)} configurations")
-    wanted = [row for row in rows if row.seconds is None or meets(question, row)]
+    wanted = [row for row in rows if meets(question, row)]
     return Answer(
         question,
         order,

@@ -32,26 +32,29 @@ class Missed:
 
 
 def meets(question: Question, row: Predicted) -> bool:
+    """Returns whether the row is within both limits. A row without a time is within none."""
+    if row.seconds is None:
+        return question.budget is None and question.deadline is None
     missed = _missed(question, row)
     return missed.dollars <= 0 and missed.seconds <= 0
 
 
 def nearest(question: Question, rows: Sequence[Predicted], most: int = 3) -> list[Missed]:
-    """Returns the nearest misses if no row meets both limits, of different layouts: the cheapest of those in time, the
-    soonest of those within the budget, then the ones that miss by the smallest share. If there are none of a kind, it
-    is the cheapest or the soonest of all.
+    """Returns the nearest misses if no row meets the limits, of different layouts: the ones that miss by the smallest
+    share, and of two limits also the cheapest of those in time and the soonest of those within the budget.
     """
-    timed = [_missed(question, row) for row in rows if row.seconds is not None and row.dollars is not None]
+    deadline, budget = question.deadline or 1, question.budget or 1  # without it nothing is missed
+
+    def share(each: Missed) -> tuple[float, ...]:
+        return each.seconds / deadline + each.dollars / budget, each.row.dollars or 0.0, each.row.seconds or 0.0
+
+    timed = sorted((_missed(question, row) for row in rows if row.seconds is not None), key=share)
     in_time = [each for each in timed if each.seconds <= 0]
     paid = [each for each in timed if each.dollars <= 0]
-    first = sorted(in_time or timed, key=lambda each: (each.row.dollars, each.row.seconds))[:1]
-    first += sorted(paid or timed, key=lambda each: (each.row.seconds, each.row.dollars))[:1]
-    deadline, budget = question.deadline or 1, question.budget or 1  # without it nothing is missed
-    rest = sorted(timed, key=lambda each: each.seconds / deadline + each.dollars / budget)
     found: dict[tuple[str, str, int], Missed] = {}
-    for each in [*first, *rest]:
+    for each in [*in_time[:1], *paid[:1], *timed]:
         found.setdefault(each.row.candidate.kind, each)
-    return list(found.values())[:most]
+    return sorted(list(found.values())[:most], key=share)
 
 
 def beyond(question: Question, rows: Sequence[Predicted]) -> list[Missed]:

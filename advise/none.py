@@ -18,7 +18,8 @@ def why_none(found: Answer) -> str:
         lines: list[str] = []
         for missed in found.missed:
             assert missed.row.seconds is not None
-            whole = f"{time_of(in_all(question, missed.row.seconds))}, ${missed.row.dollars or 0:,.2f}"
+            price = "" if missed.row.dollars is None else f", ${missed.row.dollars:,.2f}"
+            whole = f"{time_of(in_all(question, missed.row.seconds))}{price}"
             by = [
                 *([f"--budget by ${missed.dollars:,.2f}"] if missed.dollars else []),
                 *([f"--deadline by {time_of(missed.seconds)}"] if missed.seconds else []),

@@ -354,6 +354,37 @@ def test_limits_that_nothing_meets_name_what_misses_which_by_how_much(ground: Gr
     assert min(each.row.dollars for each in missed if each.row.dollars is not None) == cheapest
 
 
+def by_name(name: str, seconds: float, dollars: float | None) -> Predicted:
+    return Predicted(Candidate("zero", name, (), 1, 1), seconds, 10, 10, 0, 0, 0.0, dollars=dollars)
+
+
+@pytest.mark.parametrize(
+    ("limits", "names"),
+    [
+        ({"deadline": 5.0}, ["quick", "even", "late"]),
+        ({"budget": 5.0}, ["cheap", "late", "even"]),
+        ({"deadline": 15.0, "budget": 5.0}, ["even", "cheap", "quick"]),  # late misses both
+        ({"deadline": 5.0, "budget": 5.0}, ["even", "late", "cheap"]),
+        ({"deadline": 90.0, "budget": 3.5}, ["cheap", "late", "even"]),
+        ({"deadline": 21.0, "budget": 7.0}, ["even", "late", "cheap"]),
+    ],
+)
+def test_what_misses_the_limits_least_is_first(ground: Ground, limits: dict[str, float], names: list[str]) -> None:
+    rows = [by_name("cheap", 80, 4), by_name("quick", 10, 30), by_name("late", 30, 7), by_name("even", 20, 9)]
+    missed = nearest(replace(ground.question, **limits), rows)
+    assert [each.row.candidate.group for each in missed] == names
+
+
+def test_without_a_price_what_misses_the_deadline_least_is_named(ground: Ground) -> None:
+    rows = [by_name("late", 30, None), by_name("quick", 10, None), replace(by_name("", 1, None), seconds=None)]
+    question = replace(ground.question, deadline=5.0)
+    missed = nearest(question, rows)
+    assert [each.row.candidate.group for each in missed] == ["quick", "late"]
+    assert not meets(question, rows[-1]) and meets(ground.question, rows[-1])
+    told = why_none(answers.Answer(question, "time", [], [], [], 3, 1.0, 3, None, missed=missed))
+    assert "1. 10 s misses --deadline by 5 s: paceline train" in told
+
+
 def test_a_family_that_fits_and_misses_the_limits_is_named_with_what_it_misses(ground: Ground) -> None:
     fit = search(ground).fit
     quick = min(row.seconds for row in fit if row.seconds is not None)
