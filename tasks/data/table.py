@@ -367,7 +367,7 @@ class Table(Data):
             numbers = [each for each in inputs if is_input(each)]
             how = f", or left out: {typed('data.inputs', numbers)}" if name in inputs and numbers else ""
             if name in inputs and is_text(head.types.field(name).type):
-                how += ". data.tokens=bytes reads text"
+                how += ". Write categories as columns of 0 and 1; data.tokens=bytes reads text"
             elif types.is_list(found := head.types.field(name).type) and is_text(found.value_type):
                 how += ". Write the numbers of a list without quotes"
             elif types.is_nested(found):

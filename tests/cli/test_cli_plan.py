@@ -130,8 +130,8 @@ def test_no_data_are_needed_and_nothing_is_written(
         (2, "data.path=null: must name what is to be read. ", ["data=table"]),
         (
             2,
-            "data.inputs: column b of here.csv is string; must be numbers, or left out: 'data.inputs=[a]'. data.tokens="
-            "bytes reads text",
+            "data.inputs: column b of here.csv is string; must be numbers, or left out: 'data.inputs=[a]'. Write "
+            "categories as columns of 0 and 1; data.tokens=bytes reads text",
             ["data=table", "data.path=here.csv", "task=huber"],
         ),
     ],

@@ -185,7 +185,7 @@ def test_a_column_of_text_among_the_inputs_is_refused_by_the_head_of_a_file(suff
         _ = Table(str(path), targets="price").spec
     left = "width,rooms,garden,area,trust"
     said = f"data.inputs: column kind of {path} is string; must be numbers, or left out: 'data.inputs=[{left}]'"
-    assert str(caught.value) == f"{said}. data.tokens=bytes reads text"
+    assert str(caught.value) == f"{said}. Write categories as columns of 0 and 1; data.tokens=bytes reads text"
     assert Table(str(path), inputs=[*left.split(",")], targets="price").spec.input_shape == (5,)
 
 
