@@ -15,7 +15,7 @@ from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
 from .plans import planned, takes_profile
 from .question import Question
-from .ranking import Sort, best_of_groups, front, ranked, roomy_first, spread
+from .ranking import KEYS, Sort, best_of_groups, front, ranked, roomy_first, spread
 from .why_not import Family, families, least_over
 
 PATIENCE = 3.0  # seconds of the processor for exact plans: on a loaded machine they take longer
@@ -35,6 +35,7 @@ class Answer:
 
     `points` were looked at in `seconds`; `fit` of them do. `nearest`: where none does, three layouts that lack the
     least. `missed`: where none meets budget and deadline. `interrupted`: by Ctrl-C, so that it is partial.
+    `unplanned`: how many there was no time for, where no closed form knows them.
     """
 
     question: Question
@@ -50,6 +51,7 @@ class Answer:
     missed: list[Missed] = field(default_factory=list[Missed])
     notes: list[str] = field(default_factory=list[str])
     interrupted: bool = False
+    unplanned: int = 0
 
 
 def answer(
@@ -191,30 +193,13 @@ def _failures(question: Question) -> list[str]:
 
 
 def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str, progress: Progress) -> Answer:
-    began, patience = time.process_time(), patience * 3  # nothing else is to be done
-    rows: list[Predicted] = []
-    refused: list[Predicted] = []
+    began = time.process_time()
     machine = question.experiment.hardware.machine
     workers = question.experiment.hardware.workers or (machine.devices if machine else 0) or 2
-    every, interrupted = list(alternatives(question, workers)), False
-    for i, candidate in enumerate(every):
-        progress(f"{i} of {len(every)} configurations planned; now {candidate.group}")
-        try:
-            row = planned(question, candidate)
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            interrupted = True
-            break
-        (rows if row.fits else refused).append(row)
-        if time.process_time() - began > patience:
-            break
+    every = alternatives(question, workers)
+    rows, refused, interrupted = _planned_until(question, every, began + patience * 3, why, progress)
     seconds = time.process_time() - began
-    timed = any(row.seconds is not None for row in rows)
-    if rows and not timed and question.tokens is not None:
-        raise ConfigError(f"--tokens: a step's time is not predicted: {rows[0].untimed or why}")
-    if rows and not timed and question.failures is not None:
-        raise ConfigError(f"--mtbf: a step's time is not predicted: {rows[0].untimed or why}")
+    timed = [row for row in rows if row.seconds is not None]
     order: Sort = sort or ("time" if timed else "bytes")
     notes: list[str] = [BY_PROFILE] if timed and takes_profile(question.experiment) else []
     notes += _failures(question)
@@ -232,12 +217,15 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
     elif looked < len(every):
         notes.append(f"there was no time to plan {len(every) - looked} of {len(every)} configurations")
     wanted = [row for row in rows if meets(question, row)]
+    late = beyond(question, timed)
+    if left := len(rows) - len(wanted) - len(late):
+        notes.append(f"what has no time may miss the limits, and is left out: {left} of the configurations")
     return Answer(
         question,
         order,
-        _exact_first(roomy_first(wanted, order), top),
+        _known_first(roomy_first(wanted, order), order)[:top],
         front(wanted),
-        families(wanted, refused, Counter(), order, beyond(question, [row for row in rows if row.seconds is not None])),
+        families(wanted, refused, Counter(), order, late),
         looked,
         seconds,
         len(rows),
@@ -246,9 +234,48 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
         nearest(question, rows) if rows and not wanted else [],
         notes,
         interrupted,
+        len(every) - looked,
     )
 
 
-def _exact_first(rows: Sequence[Predicted], top: int) -> list[Predicted]:
-    """Puts candidates whose accuracy only a race can tell after those that are known to learn the same."""
-    return sorted(rows, key=lambda row: bool(row.candidate.raced))[:top]
+def _planned_until(
+    question: Question, every: Sequence[Candidate], until: float, why: str, progress: Progress
+) -> tuple[list[Predicted], list[Predicted], bool]:
+    """Returns what fits, what is refused, and whether Ctrl-C came. Raises `ConfigError` as soon as it is known that
+    times are asked for and none is predicted.
+    """
+    rows: list[Predicted] = []
+    refused: list[Predicted] = []
+    for i, candidate in enumerate(every):
+        progress(f"{i} of {len(every)} configurations planned; now {candidate.group}")
+        try:
+            row = planned(question, candidate)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            return rows, refused, True
+        (rows if row.fits else refused).append(row)
+        last = time.process_time() > until or i == len(every) - 1
+        if not any(row.seconds is not None for row in rows):
+            _refuse_untimed(question, rows, why, last)
+        if last:
+            break
+    return rows, refused, False
+
+
+def _refuse_untimed(question: Question, rows: Sequence[Predicted], why: str, last: bool) -> None:
+    """Raises `ConfigError` if `rows`, of which none is timed, are all, or two strategies of them have one reason: then
+    no other has a time.
+    """
+    option = "--tokens" if question.tokens is not None else "--mtbf" if question.failures is not None else ""
+    reasons = {(row.untimed, dict(row.candidate.settings)["strategy"]) for row in rows}
+    shared = any(count > 1 for count in Counter(reason for reason, _ in reasons).values())
+    if option and rows and (last or shared):
+        raise ConfigError(f"{option}: a step's time is not predicted: {rows[0].untimed or why}")
+
+
+def _known_first(rows: Sequence[Predicted], order: Sort) -> list[Predicted]:
+    """Puts rows of which `order` knows nothing after the others, and among both those whose accuracy only a race can
+    tell after those that are known to learn the same. What has no margin of memory stays last.
+    """
+    return sorted(rows, key=lambda row: (not row.roomy, KEYS[order](row) is None, bool(row.candidate.raced)))

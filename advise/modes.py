@@ -3,6 +3,7 @@ Each is tried by itself beside the default of the other groups, and planned exac
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from ..engine.config.choice_files import choices_of
 from ..engine.config.described import composed, is_composed
@@ -22,8 +23,23 @@ BESIDE = ("compress", "collective")
 SCHEDULES = ("gpipe", "1f1b", "zb_h1", "pipedream_2bw")
 
 
-def alternatives(question: Question, workers: int) -> Iterator[Candidate]:
-    """Yields the candidates that contradict nothing that was typed. Only a plan tells whether they are accepted."""
+def alternatives(question: Question, workers: int) -> list[Candidate]:
+    """Returns the candidates that contradict nothing that was typed: one of each family first, then the second of each,
+    and so on. The usual strategy comes first, then the other ones, and in a family what need not be raced. Only a plan
+    tells whether they are accepted.
+    """
+    of_family: dict[str, list[Candidate]] = {}
+    for each in sorted(_candidates(question, workers), key=_turn):
+        of_family.setdefault(each.family, []).append(each)
+    turns = zip_longest(*of_family.values())
+    return [each for turn in turns for each in turn if each is not None]
+
+
+def _turn(candidate: Candidate) -> tuple[bool, ...]:
+    return bool(candidate.raced), dict(candidate.settings)["strategy"] != candidate.family, candidate.family != PLAIN
+
+
+def _candidates(question: Question, workers: int) -> Iterator[Candidate]:
     for family, group, settings, raced in _all(question, workers):
         if question.allows(dict(settings)):
             count = 1 if family == "single" else workers

@@ -12,7 +12,7 @@ LEAST = 0.01  # of the step: limits below it are left out
 
 
 def recommended(found: "Answer") -> list[str]:
-    """Returns at most 6 lines."""
+    """Returns at most 7 lines."""
     from ..advise.commands import command
     from ..advise.recommend import recommend
     from ..advise.why_not import beside
@@ -30,6 +30,7 @@ def recommended(found: "Answer") -> list[str]:
     lines = [
         f"{'recommended' if row.seconds is not None else f'first by {found.sort}'}: "
         f"{command(found.question, row.candidate)}",
+        *([_unplanned(found)] if found.unplanned else []),
         f"  time: {_time(found, best)}",
         f"  memory of a {of}: {'' if row.exact else '~'}{human_bytes(row.device)}{room}",
     ]
@@ -47,9 +48,14 @@ def recommended(found: "Answer") -> list[str]:
         lines.append(f"  next best: no other fits{(near or [''])[0]}")
     if best.change is not None:
         lines.append(f"  to try: {best.change.what}: {best.change.saves:.0%} less time for a sample")
-    elif machine is None:
+    elif machine is None and len(found.rows) > 1:
         lines.append("  to try: --race 2 trains the first two here, until one wins")
     return lines
+
+
+def _unplanned(found: "Answer") -> str:
+    every = found.points + found.unplanned
+    return f"  best of the first {found.points} of {every} configurations: the others were not planned"
 
 
 def dollars_of(price: float) -> str:

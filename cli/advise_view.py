@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..advise.why_not import Family
 
 SHORT = 25  # lines of a terminal
+TIES = ", within 1% the simplest first"  # ranking.TIE
 LEAST = 4  # of these for the table, before notes
 NOTES = 2
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "goodput", "US$", "memory", "sent/step", "front")
@@ -123,7 +124,7 @@ def title(found: "Answer") -> str:
     return (
         f"{experiment.model.name} on {experiment.data.name}, {question.batch:,} samples{tokens} a step, "
         f"optimizer={experiment.optimizer.name}: {found.points:,} configurations looked at ({rate}), "
-        f"{found.fit:,} fit; by {found.sort}"
+        f"{found.fit:,} fit; by {found.sort}{TIES if found.sort in ('time', 'dollars') else ''}"
     )
 
 
@@ -158,7 +159,7 @@ def _footnotes(found: "Answer") -> list[str]:
     if any(row.candidate.raced for row in found.rows) or found.ground is None:
         lines.append(
             "how well each learns from its samples is never predicted: what is asynchronous or lossy must be raced, "
-            "by --race"
+            "by --race, and comes after the others"
         )
     elif found.ground is not None:
         lines.append("predicted, nothing of it was measured here: docs/predictions.md says how near such figures come")
