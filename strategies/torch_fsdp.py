@@ -99,7 +99,7 @@ class TorchFSDP(Strategy):
 
     def closed_form(self, accumulate: int) -> ReplicaLayout | None:
         if accumulate > 1:
-            raise NotPredicted(f"accumulate={accumulate}: torch_fsdp sums in one pass, cost/ in each")
+            raise NotPredicted(f"accumulate={accumulate}: times of torch_fsdp are known of accumulate=1 alone")
         return ReplicaLayout(accumulate, zero=3, shard_over=self.shard_over)
 
     def own_sync(self) -> Sync:

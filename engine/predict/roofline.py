@@ -26,7 +26,7 @@ def roofline(plan: Plan, allowed: tuple[str, ...] = ()) -> tuple[Roof, list[Roof
     device, of, layout = transformer_on(plan.experiment, plan.layout, plan.spec, plan.device, allowed)
     dtype = layout.dtype
     if dtype not in device.peak:
-        raise NotPredicted(f"how fast {device.name} is in {dtype} is not in paceline.cost.devices")
+        raise NotPredicted(f"how fast {device.name} is in {dtype} is not known")
     points: list[RooflinePoint] = []
     for name, each in zip(NAMES, products(of, layout.samples, layout.tensor), strict=True):
         moved = (each.m * each.k + each.k * each.n + each.m * each.n) * each.count * entry_bytes(dtype)

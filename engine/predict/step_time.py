@@ -62,7 +62,7 @@ def predict_step(
     """Predicts the time of a step, by the description of the accelerators. Raises `NotPredicted`."""
     hardware = experiment.hardware
     if experiment.compile:
-        raise NotPredicted("compile=true: what compiled passes take is neither in cost/ nor calibrated")
+        raise NotPredicted("compile=true: what compiled passes take is not known")
     if hardware.calibration is not None:
         from .calibrated import predict_calibrated
 
@@ -71,9 +71,9 @@ def predict_step(
     of = transformer_of(experiment, spec, allowed)
     layout = layout_of(experiment, workers, allowed)
     if of.factors is not None and layout.zero == 3:
-        raise NotPredicted("how long gathers of frozen weights take is not in cost/")
+        raise NotPredicted("how long gathers of frozen weights take is not known")
     if layout.dtype not in device.peak:
-        raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
+        raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not known")
     cluster = cluster_of(machine, device, workers)
     parts = asdict(step_time(of, layout, cluster, efficiency(device)))
     parts["optimizer"] *= 1 + _bytes_beside(experiment, allowed) / ADAM_BYTES
@@ -132,15 +132,18 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
     except ConfigError:  # another class, or a function
         is_gpt = False
     if not is_gpt:
-        raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
+        raise NotPredicted(
+            f"model={name}: on accelerators, times are known of model=gpt and the shipped models of its class alone, "
+            "such as llama_8b"
+        )
     for feature in FEATURES:
         if why := feature.unmodelled(experiment, allowed):
             chosen = f"{feature.key}={experiment.choice(feature.key).name}"
-            raise NotPredicted(f"{chosen} {why}, and cost/ models the passes of the model as it is")
+            raise NotPredicted(f"{chosen} {why}, and times are known of the passes of the model as it is")
     knobs = gpt_knobs(experiment)
     factors = factors_of(build("adapt", experiment.choice("adapt"), Adapt, allowed, {}))
     if factors is not None and knobs["experts"] is not None:
-        raise NotPredicted("factors beside attention alone, as adapt has it with model.experts, are not in cost/")
+        raise NotPredicted("factors beside attention alone, as adapt has it with model.experts, have no known time")
     return Transformer(
         layers=knobs["n_layer"],
         width=knobs["width"],
@@ -172,11 +175,11 @@ def _strategy(experiment: Experiment, allowed: tuple[str, ...]) -> tuple[Strateg
 def layout_of(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
     for group in ONLY_USUAL:
         if (chosen := experiment.choice(group).name) != BY_NAME[group].usual:
-            raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not in cost/")
+            raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not known")
     strategy, sync = _strategy(experiment, allowed)
     found = strategy.closed_form(experiment.accumulate)
     if found is None:
-        raise NotPredicted(f"strategy={experiment.strategy.name} is not in cost/")
+        raise NotPredicted(f"strategy={experiment.strategy.name}: the time that it takes on accelerators is not known")
     zero = found.zero
     if zero is None and isinstance(sync, HasZeroStage):
         zero = sync.zero_stage()

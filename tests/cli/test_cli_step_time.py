@@ -33,7 +33,7 @@ def test_where_no_accelerator_is_described_a_plan_has_no_step_and_says_why_in_js
 
 def test_where_one_is_described_people_read_why_there_is_no_prediction(paceline) -> None:
     out = paceline("plan", "hardware=t4", "model=cnn", "data=fashion_mnist").out
-    assert "predicted step: none; model=cnn is no GPT" in out
+    assert "predicted step: none; model=cnn: on accelerators, times are known of model=gpt and" in out
 
 
 def test_what_does_not_fit_says_so(paceline) -> None:
