@@ -25,13 +25,13 @@ SCHEDULES = ("gpipe", "1f1b", "zb_h1", "pipedream_2bw")
 
 def alternatives(question: Question, workers: int) -> list[Candidate]:
     """Returns the candidates that contradict nothing that was typed: one of each family first, then the second of each,
-    and so on. The usual strategy comes first, then the other ones, and in a family what need not be raced. Only a plan
-    tells whether they are accepted.
+    and so on. The usual strategy comes first, then the other ones, and in a family what need not be raced. What holds
+    a sample at a time has its own turns, as it may be all that fits. Only a plan tells whether they are accepted.
     """
-    of_family: dict[str, list[Candidate]] = {}
+    queues: dict[str, list[Candidate]] = {}
     for each in sorted(_candidates(question, workers), key=_turn):
-        of_family.setdefault(each.family, []).append(each)
-    turns = zip_longest(*of_family.values())
+        queues.setdefault(each.group if "accumulate" in dict(each.settings) else each.family, []).append(each)
+    turns = zip_longest(*queues.values())
     return [each for turn in turns for each in turn if each is not None]
 
 

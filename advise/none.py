@@ -13,6 +13,7 @@ MOST = 3
 
 def why_none(found: Answer) -> str:
     question = found.question
+    left = f" ({found.unplanned} others were not planned)" if found.unplanned else ""
     if found.missed:
         limit = "both limits" if question.budget and question.deadline else "the limit"
         lines: list[str] = []
@@ -25,14 +26,14 @@ def why_none(found: Answer) -> str:
                 *([f"--deadline by {time_of(missed.seconds)}"] if missed.seconds else []),
             ]
             lines.append(f"{whole} misses {' and '.join(by)}: {command(question, missed.row.candidate)}")
-        return _listed(f"no configuration meets {limit}; the nearest:", lines)
+        return _listed(f"no configuration meets {limit}{left}; the nearest:", lines)
     if not found.nearest:
         told = [f"{family.name}: {line}" for family in found.families for line in family.others]
         why = (told or found.notes or [_allows_none(question)])[:MOST]
-        return _listed(f"none of {found.points:,} configurations can be; the reasons:", why)
+        return _listed(f"none of {found.points:,} configurations can be{left}; the reasons:", why)
     lines = [f"{too_much(row)}: {command(question, row.candidate)}" for row in found.nearest]
     would = that_would_fit(found)
-    first = f"nothing fits, of {found.points:,} configurations; the nearest:"
+    first = f"nothing fits, of {found.points:,} configurations{left}; the nearest:"
     return _listed(first, lines) + (f"\nthis would fit: {would}" if would else "")
 
 

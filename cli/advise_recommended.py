@@ -45,7 +45,7 @@ def recommended(found: "Answer") -> list[str]:
         lines.append(f"  next best: {after}")
     else:
         near = [f"; {each.name}, {each.others[0]}" for each in found.families if each.best is None and each.others]
-        lines.append(f"  next best: no other fits{(near or [''])[0]}")
+        lines.append(f"  next best: no other{' of these' if found.unplanned else ''} fits{(near or [''])[0]}")
     if best.change is not None:
         lines.append(f"  to try: {best.change.what}: {best.change.saves:.0%} less time for a sample")
     elif machine is None and len(found.rows) > 1:

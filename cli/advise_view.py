@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..advise.why_not import Family
 
 SHORT = 25  # lines of a terminal
-TIES = ", within 1% the simplest first"  # ranking.TIE
 LEAST = 4  # of these for the table, before notes
 NOTES = 2
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "goodput", "US$", "memory", "sent/step", "front")
@@ -118,13 +117,16 @@ def _table(found: "Answer") -> list[str]:
 
 
 def title(found: "Answer") -> str:
+    from ..advise.ranking import TIE
+
     question, experiment = found.question, found.question.experiment
     tokens = "" if question.of_sample is None else f" of {question.of_sample:,} tokens"
+    ties = f", within {TIE:.0%} the simplest first" if found.sort in ("time", "dollars") else ""
     rate = f"{found.points / max(found.seconds, 1e-9):,.0f} a second"
     return (
         f"{experiment.model.name} on {experiment.data.name}, {question.batch:,} samples{tokens} a step, "
         f"optimizer={experiment.optimizer.name}: {found.points:,} configurations looked at ({rate}), "
-        f"{found.fit:,} fit; by {found.sort}{TIES if found.sort in ('time', 'dollars') else ''}"
+        f"{found.fit:,} fit; by {found.sort}{ties}"
     )
 
 

@@ -10,6 +10,7 @@ from paceline.advise import recommend as recommending
 from paceline.advise.answer import answer
 from paceline.advise.candidate import Candidate, Predicted
 from paceline.advise.modes import alternatives
+from paceline.advise.none import why_none
 from paceline.advise.question import Question, ask
 from paceline.cli import advise_recommended as recommended
 from paceline.conf.errors import ConfigError
@@ -59,6 +60,12 @@ def test_one_of_each_family_comes_before_a_second_of_any_and_strategies_before_w
     for family in turn:
         raced = [bool(way.raced) for way in two if way.family == family]
         assert raced == sorted(raced), family
+
+
+def test_what_holds_least_has_turns_of_its_own_as_it_may_be_all_that_fits() -> None:
+    words = ["model=gpt", "data=text", "hardware=rtx_3090", "adapt=lora", "strategy=data_parallel", "sync=bsp"]
+    found = [way.group for way in alternatives(ask(words), 1)]
+    assert found[:3] == ["data_parallel", "a sample at a time", "a sample at a time, recomputed"]
 
 
 class Untimed:
@@ -112,7 +119,10 @@ def test_what_was_not_planned_is_said_beside_the_recommendation(with_two, two: l
     assert found.points == 1
     lines = recommended.recommended(found)
     assert lines[1] == f"  best of the first 1 of {len(two)} configurations: the others were not planned"
+    assert lines[-1] == "  next best: no other of these fits"
     assert not any("--race 2" in line for line in lines), "there is one line"
+    none = why_none(replace(found, rows=[]))
+    assert none.startswith(f"none of 1 configurations can be ({len(two) - 1} others were not planned); the reasons:")
     whole = "\n".join(recommended.recommended(answer(question, patience=1e9)))
     assert "best of" not in whole and "to try: --race 2 trains the first two here" in whole
 

@@ -112,6 +112,7 @@ def test_the_answer_begins_with_a_recommendation(paceline) -> None:
     assert re.fullmatch(r"  limited by: ((compute|memory|network|bubble|host) \d+%(, )?)+ of a step", lines[3])
     assert re.fullmatch(r"  next best: \w+, .+: .+", lines[4])
     assert re.fullmatch(r"  to try: .+: \d+% less time for a sample", lines[5])
+    assert lines[7].endswith("; by time, within 1% the simplest first")
 
 
 @pytest.mark.parametrize(
