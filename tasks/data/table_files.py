@@ -200,7 +200,7 @@ def _parsed_as(
 
 
 def _exact_json(file: Any, path: Path, used: list[str], known: list[str] | None) -> Any:
-    """As `columns_of_json`. Raises CorruptDataError as `check_exact`, also within lists."""
+    """Returns what `columns_of_json` does. Raises CorruptDataError as `check_exact`, also within lists."""
     whole = _parsed(file, path)
     late = [name for name in whole.schema.names if known is not None and name not in known]
     if late:
