@@ -20,7 +20,7 @@ class Evaluation:
     """The task's mean loss and the value of its metric, over `samples` samples.
 
     The score is NaN where the loss is not finite or an output is NaN: an argmax over NaN is no answer. `unknown`: the
-    first sample with such an output.
+    first sample with such an output, or else the first with an infinite one in a batch whose loss is not finite.
     """
 
     loss: float
@@ -43,6 +43,7 @@ def evaluate(
     seen: list[Tensor] = []
     weighted: list[Tensor] = []
     unknown: int | None = None
+    infinite: int | None = None
     training = model.training
     model.eval()
     try:
@@ -56,11 +57,12 @@ def evaluate(
                     "a tensor, as in training"
                 )
             seen.append(taken.targets.clone())
-            unknown = _unknown(outputs, first, len(targets)) if unknown is None else unknown
+            unknown = _first(outputs.isnan(), first, len(targets)) if unknown is None else unknown
             more = {} if taken.weights is None else {"weights": taken.weights.to(device, copy=True)}
             judged = outputs if _is_ours(task.metric) else outputs.clone()
             tallies.append(_tally(task.metric, task.metric.tally(judged, targets.clone(), **more), tallies))
             # A batch mean counts by its samples: the last batch may be smaller.
+            before = loss
             if taken.weights is None:
                 loss += (task.loss(outputs, targets) if own is None else own).item() * len(targets)
                 counts += len(targets)
@@ -73,6 +75,8 @@ def evaluate(
                 elif count > 0:
                     loss += own.item() * count
                 counts += count
+            if math.isfinite(before) and not math.isfinite(loss):
+                infinite = _first(outputs.isinf(), first, len(targets))
     finally:
         model.train(training)
     if counts == 0:
@@ -82,7 +86,7 @@ def evaluate(
     loss /= counts
     if unknown is not None or not math.isfinite(loss):
         score = math.nan
-    return Evaluation(loss, score, len(split), unknown)
+    return Evaluation(loss, score, len(split), infinite if unknown is None else unknown)
 
 
 def _tally(metric: Metric, made: object, before: list[Tensor]) -> Tensor:
@@ -116,10 +120,9 @@ def _is_ours(metric: Metric) -> bool:
     return type(metric).__module__ == Metric.__module__
 
 
-def _unknown(outputs: Tensor, first: int, samples: int) -> int | None:
-    """The first sample, counted from `first`, with an output that is NaN. Outputs [samples, ...]."""
-    wrong = outputs.isnan()
+def _first(wrong: Tensor, first: int, samples: int) -> int | None:
+    """The first sample, counted from `first`, with an output that is `wrong`. Outputs [samples, ...]."""
     if not bool(wrong.any()):
         return None
-    rows = wrong.reshape(samples, -1).any(dim=1) if len(outputs) == samples else wrong.any().expand(1)
+    rows = wrong.reshape(samples, -1).any(dim=1) if len(wrong) == samples else wrong.any().expand(1)
     return first + int(rows.int().argmax())

@@ -172,7 +172,9 @@ class Evaluations:
         sample = f"of test sample {result.unknown} (counted from 0)"
         if holds_unknown(inputs):
             return f"{begins} {result.loss}: the inputs {sample} hold NaN or infinite values. Look at the data"
-        return f"{begins} {result.loss} and the outputs {sample} are NaN; {what_may_help(self._worker.sync)}"
+        return (
+            f"{begins} {result.loss} and the outputs {sample} are NaN or infinite; {what_may_help(self._worker.sync)}"
+        )
 
     def finish(self) -> None:
         """Concludes a run that came to its end, on the chief, after its last evaluation."""

@@ -132,6 +132,17 @@ def test_an_output_that_is_nan_is_no_answer() -> None:
     assert math.isnan(found.score) and math.isnan(found.loss) and found.unknown == 5
 
 
+@pytest.mark.parametrize("weights", [None, torch.ones(10)], ids=["plain", "weighted"])
+def test_an_infinite_output_is_named_where_the_loss_is_not_finite(weights: Tensor | None) -> None:
+    inputs = torch.randn(10, 2)
+    inputs[[5, 7], 1] = math.inf
+    found = evaluate(Squared(), nn.Identity(), Split(inputs, torch.zeros(10, 2), weights), 4)
+    assert not math.isfinite(found.loss) and math.isnan(found.score) and found.unknown == 5
+    masked = torch.tensor([[1.0, -math.inf]] * 3)  # a class that never wins
+    found = evaluate(CrossEntropy(), nn.Identity(), Split(masked, torch.zeros(3, dtype=torch.int64)))
+    assert found.score == 1 and found.unknown is None
+
+
 def test_a_score_beside_a_loss_that_is_infinite_is_none() -> None:
     split = Split(torch.full((4, 2), 1e30), torch.zeros(4, 2))
     found = evaluate(Squared(), nn.Identity(), split)
