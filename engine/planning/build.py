@@ -366,7 +366,13 @@ def _optimizers(chosen: Chosen) -> MakeOptimizer:
             # torch has neither for the meta device, and capturable=true on no CPU; all else is as without them
             absent = {"fused": None, **({"capturable": False} if device.type == "cuda" else {})}
             knobs = {key: absent.get(key, value) for key, value in choice.knobs.items()}
+            if choice.knobs.get("fused") and (device.type == "cpu" or choice.target.startswith("torch.optim.")):
+                on_cpu = choice.model_copy(update={"knobs": {**knobs, "fused": choice.knobs["fused"]}})
+                made(on_cpu, [nn.Parameter(torch.empty(1, 1, device="cpu"))])  # says which knobs go together
             choice = choice.model_copy(update={"knobs": knobs})
+        return made(choice, params)
+
+    def made(choice: Choice, params: list[nn.Parameter]) -> Optimizer:
         return build("optimizer", choice, Optimizer, chosen.allowed, {"params": params})
 
     return make

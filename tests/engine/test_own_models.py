@@ -642,6 +642,14 @@ def test_an_optimizer_that_asserts_is_refused_with_its_words(plan) -> None:
         _memories(plan, "optimizer={_target_:torch.optim.Adam,capturable:true}")
 
 
+@pytest.mark.parametrize("other", ["foreach", "differentiable"])
+def test_a_plan_refuses_a_fused_optimizer_as_the_run_does(plan, other: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"optimizer\.fused=True, optimizer\.{other}=True: `fused`.*torch\.optim\.Adam"
+    ):
+        _memories(plan, f"optimizer={{_target_:torch.optim.Adam,fused:true,{other}:true}}")
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 def test_ddp_with_unused_parameters_names_the_knob(train) -> None:
