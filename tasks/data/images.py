@@ -39,6 +39,12 @@ SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffi
 CHANNELS = {"RGB": 3, "L": 1}
 MOST_PIXELS = 1 << 24  # of an image that is taken as it is: 201 MB of float32 in three channels
 MOST_RESIZED = 1 << 26  # of one that is resized; a large camera has as many
+OF_SYSTEMS = frozenset(  # folders of thumbnails, bins and the like, which network storages and systems keep
+    {
+        *("@eaDir", "@Recycle", "#recycle", "#snapshot"),
+        *("$RECYCLE.BIN", "System Volume Information", "__MACOSX", "lost+found"),
+    }
+)
 OPAQUE = 255  # of an alpha channel
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
 SAMPLE_FORMAT, SIGNED = 339, 2  # another tag, and its value for whole numbers with a sign
@@ -179,11 +185,11 @@ def _entries(folder: Path) -> list[tuple[Path, bool]]:
     """Returns files and folders by their names, and whether each is a folder. Raises MissingDataError, and ConfigError
     for a pipe and the like.
 
-    Hidden ones are left out: editors and notebooks keep copies in them.
+    Hidden ones and those of systems are left out: editors, notebooks and network storages keep copies in them.
     """
     try:
         with os.scandir(folder) as found:
-            shown = [entry for entry in found if not entry.name.startswith(".")]
+            shown = [entry for entry in found if not entry.name.startswith(".") and entry.name not in OF_SYSTEMS]
             entries = [(entry.name, entry.is_dir()) for entry in shown]
             odd = [Path(each.path) for each in shown if not (each.is_dir() or each.is_file())]
     except OSError as error:

@@ -647,9 +647,11 @@ def test_images_of_a_linked_folder_are_read_once(tmp_path: Path) -> None:
 def test_hidden_folders_and_files_are_neither_classes_nor_samples(tmp_path: Path) -> None:
     pets, held = folder_of_images(tmp_path / "pets"), folder_of_images(tmp_path / "held")
     for folder in (pets, held):
-        for hidden in (".ipynb_checkpoints/x.png", "cat/.ipynb_checkpoints/0-checkpoint.png", "dog/._0.png"):
-            (folder / hidden).parent.mkdir(exist_ok=True)
-            (folder / hidden).write_bytes((folder / "cat" / "0.png").read_bytes())
+        hidden = (".ipynb_checkpoints/x.png", "cat/.ipynb_checkpoints/0-checkpoint.png", "dog/._0.png")
+        of_systems = ("@eaDir/0.png/thumb.jpg", "cat/@eaDir/x.png", "#recycle/x.png", "$RECYCLE.BIN/x.png")
+        for each in (*hidden, *of_systems):
+            (folder / each).parent.mkdir(exist_ok=True, parents=True)
+            (folder / each).write_bytes((folder / "cat" / "0.png").read_bytes())
     spec = Images(str(pets), test_path=str(held)).spec
     assert (spec.classes, spec.train_size, spec.test_size) == (2, 12, 12)
     assert [len(split) for split in Images(str(pets), test_path=str(held)).load()] == [12, 12]
