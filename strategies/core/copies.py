@@ -3,20 +3,17 @@ functions in a layer (a forward that was replaced, a hook) that close over layer
 """
 
 import copy
-import copyreg
-import io
-import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
-from queue import SimpleQueue
-from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ...compat.copying import with_locks_and_files
 from ...compat.storages import storage_key
 from ...conf.errors import ConfigError
 
@@ -38,7 +35,7 @@ def copied(module: Module, known: dict[int, Any] | None = None, is_alone: bool =
     memo = dict(known or {})
     functions = [each for each in _functions(module) if _reaches(each, {*map(id, _own(module))}, set())]
     memo |= {id(each): _without_cells(each) for each in functions}
-    with _reduced({**_REDUCED, GeneratorType: _same} if is_alone else _REDUCED):
+    with with_locks_and_files(generators=is_alone):
         try:
             made = copy.deepcopy(module, memo)
         except TypeError as error:
@@ -118,41 +115,6 @@ def _empty(tensor: Tensor, device: str) -> Tensor:
 
 
 # -- objects without a copy
-
-
-def _same(_: object) -> str:
-    return ""  # for copy.deepcopy: the object itself
-
-
-_SHARED = (
-    ModuleType,
-    SimpleQueue,
-    io.TextIOWrapper,
-    io.BufferedReader,
-    io.BufferedWriter,
-    io.BufferedRandom,
-    io.FileIO,
-)
-_REDUCED: dict[type, Callable[[Any], Any]] = {
-    **dict.fromkeys(_SHARED, _same),
-    type(threading.Lock()): lambda _: (threading.Lock, ()),
-    type(threading.RLock()): lambda _: (threading.RLock, ()),
-    threading.Condition: lambda condition: (threading.Condition, (condition._lock,)),
-}
-
-
-@contextmanager
-def _reduced(how: dict[type, Callable[[Any], Any]]) -> Generator[None]:
-    """Has copy.deepcopy copy objects of these types so."""
-    table: dict[Any, Any] = copyreg.dispatch_table
-    before = {each: table[each] for each in how if each in table}
-    table.update(how)
-    try:
-        yield
-    finally:
-        for each in how.keys() - before.keys():
-            table.pop(each, None)
-        table.update(before)
 
 
 def _uncopied(module: nn.Module, error: TypeError) -> Exception:
