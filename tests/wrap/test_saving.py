@@ -265,7 +265,7 @@ def check(
 
 @pytest.mark.parametrize(
     "overrides",
-    [("sync=bsp",), ("sync=bsp", "sync.shard=optimizer"), ("sync=local_sgd", "sync.period=4"), ("sync=diloco",)],
+    [("sync=bsp",), ("sync=bsp", "sync.shard=optimizer"), ("sync=diloco", "sync.period=4")],
     ids=" ".join,
 )
 def test_an_optimizer_whose_parameters_have_no_order_goes_on_by_their_names(
