@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from hydra import compose as hydra_compose
@@ -20,13 +20,19 @@ from hydra.errors import (
     MissingConfigException,
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
+from omegaconf.errors import (
+    GrammarParseError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    UnsupportedInterpolationType,
+)
 
 from ...compat.hydra import apply_overrides, files_checked, files_kept
 from ...compat.omegaconf import no_resolvers
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, CONF
 from ...tracking.files import UnusableFileError, check_values
+from ...tracking.redact import holds_secret
 from .choice_files import (
     Files,
     check_file,
@@ -57,6 +63,7 @@ from .typed import (
     shown,
 )
 
+_Error = TypeVar("_Error", bound=BaseException)
 _INJECTED = ("params", "seed", "spec")  # parameters that the engine fills, beside those with a group's name
 MOST_LISTED = 60  # keys or choices in a message: all of the configuration's top, and not all keys of all sections
 OF_ALL_GROUPS = "sets keys of its own section. Begin the preset's file with the line `# @package _global_`."
@@ -244,7 +251,13 @@ def _refusal(
 ) -> str:
     """Returns the message for a composition that failed. `choosing`, `described`: its choices."""
     typed = shown(" ".join(overrides))
-    if (call := _resolver_call(error)) is not None:
+    if (broken := _first_of(GrammarParseError, error)) is not None:
+        key, value = broken.full_key, shown(str(broken.value))
+        said = key if holds_secret(str(key), value) else f"{key}={value!r}"
+        merged = str(error).partition("Error merging override ")[2]  # Hydra's words; else it is of a choice's file
+        source = "" if merged.startswith(f"{key}=") else f"{shown(merged or ' '.join(choosing))}: "
+        return f"{source}{said}: is a broken interpolation. Write ${{KEY}} with the name of a key, or \\${{ as text"
+    if (call := _first_of(UnsupportedInterpolationType, error)) is not None:
         key = call.full_key if call.full_key not in (None, "_dummy_") else typed  # hydra's name in a list of defaults
         name = first_line(call).rpartition(" ")[2]
         return (
@@ -262,9 +275,9 @@ def _refusal(
     return f"{typed}: {TOO_DEEP if isinstance(error, RecursionError) else first_line(error)}"
 
 
-def _resolver_call(error: BaseException | None) -> UnsupportedInterpolationType | None:
-    """The call of a resolver that an error of Hydra's comes from."""
-    while error is not None and not isinstance(error, UnsupportedInterpolationType):
+def _first_of(kind: type[_Error], error: BaseException | None) -> _Error | None:
+    """The error of this kind that an error of Hydra's comes from."""
+    while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error
 
@@ -313,7 +326,7 @@ def _no_such_key(
     if "Could not override 'hardware/network" in message:
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:
-        return f"{first_line(error.__cause__ or message)}"
+        return f"{shown(' '.join(overrides))}: {first_line(error.__cause__ or message)}"
     try:
         chosen = _with(described, _kept(choosing, config_dir))
     except HydraException as wrong:  # the choices themselves

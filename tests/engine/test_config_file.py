@@ -97,6 +97,8 @@ def test_another_cluster_keeps_the_number_of_workers_alone(tmp_path: Path) -> No
     [
         ("sync: sspp\n", "sync=sspp: there is no such choice; did you mean ssp"),
         ("optimizer: {lrr: 1}\n", "optimizer.lrr: there is no such key; did you mean optimizer.lr"),
+        ("name: '${a'\n", "name='${a': is a broken interpolation"),
+        ("optimizer: {lr: '${a'}\n", "optimizer.lr='${a': is a broken interpolation"),
         ("batch_size: many\n", "batch_size='many': must be a valid integer"),
         ("steps: 1:30\n", "steps='1:30': must be a valid integer"),
         ("steps: 017\n", "steps='017': must be a valid integer"),

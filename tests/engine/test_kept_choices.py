@@ -143,6 +143,22 @@ def test_a_file_that_cannot_be_read_within_bounds_is_refused_before_it_is_parsed
     assert "is nested more than" in str(composed("model=deep", config_dir=tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("place", "text", "said"),
+    [
+        ("model/mine", "_target_: mine.M\nwidth: ['${a']", "model=mine: width[0]='${a': is a broken interpolation"),
+        ("experiment/mine", "# @package _global_\nname: '${a'", "experiment=mine: name='${a': is a broken"),
+        ("experiment/mine", "# @package _global_\ntracking: {key: '${a-secret'}", "experiment=mine: tracking.key: is"),
+    ],
+)
+def test_a_broken_interpolation_in_a_file_is_named_with_its_choice(
+    place: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (file := tmp_path / f"{place}.yaml").parent.mkdir()
+    file.write_text(text)
+    assert said in str(composed(place.replace("/", "="), config_dir=tmp_path))
+
+
 @pytest.mark.parametrize("place", ["mine/theirs", "deep/er/theirs"])
 def test_so_is_a_file_outside_of_the_groups_that_another_file_brings_in(tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(parents=True)
