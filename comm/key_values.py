@@ -8,6 +8,7 @@ has died is known from the launcher, or from the end of a connection.
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ from .store import StoreClient, StoreServer
 BEAT = 0.5  # seconds between heartbeats
 AGENT = 3.0  # seconds that torchrun's agent may take to end a worker whose store is gone
 STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
+
+_AWAITED = re.compile(r"in (?:recv from|send to) worker (\d+)$")  # process.py's words
 
 Look = Callable[[], Exception | None]
 
@@ -253,7 +256,7 @@ class StoreKeyValues(KeyValues):
         else:
             beats = self._beats()
             missing = [rank for rank in others if json.loads(beats[rank])[1] != what] or others
-            who = f"alive but elsewhere: {self.describe(missing)}"
+            who = f"alive but elsewhere: {', '.join(_followed(rank, missing, beats) for rank in missing)}"
         return HangError(f"worker {self.rank} waited {self.timeout:g} s {what}: {who}", missing, bool(frozen))
 
     def _stopped(self, ranks: list[int]) -> list[int]:
@@ -272,10 +275,7 @@ class StoreKeyValues(KeyValues):
 
     def describe(self, ranks: list[int]) -> str:
         beats = self._beats()
-        return ", ".join(
-            f"worker {rank} (last {json.loads(beats[rank])[1]})" if beats[rank] else f"worker {rank} (never seen)"
-            for rank in ranks
-        )
+        return ", ".join(_described(rank, beats) for rank in ranks)
 
     def _value(self, key: str) -> str:
         """Returns the value of a key that is there."""
@@ -337,6 +337,25 @@ class StoreKeyValues(KeyValues):
                         print(f"worker {self.rank}: the rendezvous store is gone", file=sys.stderr, flush=True)
                     os._exit(4)
                 return
+
+
+def _described(rank: int, beats: dict[int, bytes]) -> str:
+    return f"worker {rank} ({f'last {json.loads(beats[rank])[1]}' if beats[rank] else 'never seen'})"
+
+
+def _followed(rank: int, missing: list[int], beats: dict[int, bytes]) -> str:
+    """Describes a worker and whom it waits for, and so on to the one that waits for no single worker, or comes again."""
+    said, seen = _described(rank, beats), {rank}
+    while beats[rank] and (awaited := _AWAITED.search(json.loads(beats[rank])[1])):
+        rank = int(awaited[1])
+        if rank in missing and rank not in seen:  # it is described by itself
+            break
+        again = rank in seen or not beats.get(rank)
+        said += f", which waits for {f'worker {rank}' if again else _described(rank, beats)}"
+        if again:
+            break
+        seen.add(rank)
+    return said
 
 
 def _computes_in(beat: bytes) -> int | None:

@@ -50,6 +50,40 @@ def test_a_frozen_worker_outside_the_group_is_named_for_it_is_what_the_group_wai
     assert error.missing == [1] and not error.frozen and "alive but elsewhere: worker 1" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("doing", "said"),
+    [
+        (
+            {1: "in recv from worker 2", 2: "computing"},
+            "worker 1 (last in recv from worker 2), which waits for worker 2 (last computing)",
+        ),
+        (
+            {1: "in send to worker 2", 2: "in recv from worker 0"},
+            "worker 1 (last in send to worker 2), which waits for worker 2 (last in recv from worker 0), which waits "
+            "for worker 0 (last in recv from worker 1), which waits for worker 1",
+        ),
+        (
+            {1: "in recv from worker 2", 2: "in recv from worker 1"},
+            "worker 1 (last in recv from worker 2), which waits for worker 2 (last in recv from worker 1), which waits "
+            "for worker 1",
+        ),
+        ({1: "in recv_any", 2: "computing"}, "worker 1 (last in recv_any)"),
+    ],
+)
+def test_whom_a_waiting_worker_waits_for_is_followed_to_the_end(
+    doing: dict[int, str], said: str, boards: list[StoreKeyValues]
+) -> None:
+    boards[0].doing("in recv from worker 1")
+    for rank, what in doing.items():
+        boards[rank].doing(what)
+    wait_for_looks(boards[0], boards[0]._looks + 2)  # all hearts have beaten since
+    for rank in doing:
+        wait_for_looks(boards[rank], boards[rank]._looks + 2)
+    error = boards[0].hang([0, 1], "in recv from worker 1")
+    assert str(error) == f"worker 0 waited 0.5 s in recv from worker 1: alive but elsewhere: {said}"
+    assert error.missing == [1] and not error.frozen
+
+
 def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[StoreKeyValues]) -> None:
     """It has not looked meanwhile: how long ago it looked last says nothing."""
     wait_for_looks(boards[0], 2)
