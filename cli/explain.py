@@ -71,11 +71,19 @@ def explain(
 
 
 def _check_no_key(what: str, config_dir: Path | None) -> None:
-    """Raises `ConfigError` where a key stands in a run's place."""
+    """Raises `ConfigError` where a key stands in a run's place, or a word that is nearer to a choice than to a run."""
     from ..engine import ROOT
-    from .explain_key import about
+    from ..tracking.run_directory import run_names
+    from ..tracking.sources import sweep_names
+    from ..tracking.text import did_you_mean
+    from .explain_key import about, near
 
-    if not Path(what).exists() and not (Path(ROOT) / what).exists() and (hint := about(what, config_dir)):
+    if Path(what).exists() or (Path(ROOT) / what).exists():
+        return
+    hint = about(what, config_dir)
+    if not hint and not did_you_mean(what, [*run_names(ROOT), *sweep_names(ROOT)]):
+        hint = near(what, config_dir)
+    if hint:
         raise ConfigError(f"{what}: {hint}")
 
 

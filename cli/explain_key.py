@@ -1,9 +1,14 @@
 """Suggests a name for `paceline explain` in place of a key that is no choice with a class."""
 
+import difflib
+import re
 from pathlib import Path
 
 from ..conf.groups import BY_NAME
 from .choices import ListedChoice, groups, primary_comments
+
+MOST = 3  # ways to write one word
+_VALUES = re.compile(r"(?<=\| )[\w.]+|\w+(?= \|)")  # of a comment such as gpipe | 1f1b
 
 
 def about(what: str, config_dir: Path | None = None) -> str:
@@ -33,6 +38,27 @@ def about(what: str, config_dir: Path | None = None) -> str:
     asked = f"; of that name there is: {', '.join(f'paceline explain {each}' for each in alike)}" if alike else ""
     said = f" ({comment})" if comment else ""
     return f"is a key of the configuration{said}, and explain takes choices, GROUP=CHOICE{asked}"
+
+
+def near(what: str, config_dir: Path | None = None) -> str:
+    """Returns what is like this word, in any case of letters: choices, values of their knobs, groups and knobs.
+
+    Returns "" where nothing is.
+    """
+    known = groups(config_dir)
+    said: dict[str, list[str]] = {group: [group] for group in known}
+    for group in BY_NAME:
+        for choice in known.get(group, []):
+            said.setdefault(choice.name, []).append(f"{group}={choice.name}")
+            for knob, comment in choice.comments().items():
+                said.setdefault(knob, [knob])
+                for value in _VALUES.findall(comment):
+                    said.setdefault(value, []).append(f"{group}={choice.name} {group}.{knob}={value}")
+    names = {name.casefold(): name for name in said}
+    word = what.casefold()
+    close = [word] if word in names else difflib.get_close_matches(word, names, n=2, cutoff=0.6)
+    ways = [way for each in close for way in said[names[each]][:MOST]]
+    return f"is no run and no choice; did you mean {' or '.join(ways)}?" if ways else ""
 
 
 def _of_lone_knob(knob: str, known: dict[str, list[ListedChoice]], config_dir: Path | None) -> str:

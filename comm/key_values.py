@@ -344,7 +344,7 @@ def _described(rank: int, beats: dict[int, bytes]) -> str:
 
 
 def _followed(rank: int, missing: list[int], beats: dict[int, bytes]) -> str:
-    """Describes a worker and whom it waits for, and so on to the one that waits for no single worker, or comes again."""
+    """Describes a worker and whom it waits for, and so on to one that waits for no single worker, or comes again."""
     said, seen = _described(rank, beats), {rank}
     while beats[rank] and (awaited := _AWAITED.search(json.loads(beats[rank])[1])):
         rank = int(awaited[1])
