@@ -37,7 +37,7 @@ Runs = Annotated[
     typer.Argument(
         metavar="RUN",
         help="Runs, sweeps, SWEEP/RUN (names or directories), W&B folders, exported JSON. "
-        "Default: every run under runs/, in order of time.",
+        "Default: all runs under runs/ but those of sweeps, in order of time.",
         show_default=False,
         autocompletion=complete_source,
     ),
@@ -146,7 +146,7 @@ def compare(
     ends the command with exit status 7.
 
     \b
-    paceline compare                                every run under runs/
+    paceline compare                                all runs under runs/ but those of sweeps
     paceline compare bsp asp --baseline bsp         two runs, with ratios to one
     paceline compare my-sweep --sort accuracy       a sweep
     paceline compare --where 'accuracy>0.9' --pareto accuracy,bytes
@@ -275,7 +275,7 @@ def check_outputs(html: Path | None, png: Path | None) -> None:
 
 
 def gathered(names: list[str] | None, records: bool) -> "list[RunData]":
-    """The named runs, or every run under runs/ by time. Raises RunNameError or CorruptRunError."""
+    """The named runs, or all under runs/ but those of sweeps, by time. Raises RunNameError or CorruptRunError."""
     from ..engine import ROOT
     from ..tracking import sources
     from ..tracking.errors import RunNameError

@@ -20,7 +20,7 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Runs, sweeps, SWEEP/RUN. Default: every run under runs/.",
+            help="Runs, sweeps, SWEEP/RUN. Default: all under runs/ but those of sweeps.",
             show_default=False,
             autocompletion=complete_source,
         ),

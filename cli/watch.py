@@ -36,8 +36,8 @@ def watch(
     """Follow a run from another terminal, until it ends: loss, throughput, and how far each worker is.
 
     Only the run's directory is read, and the scheduler that has the run is asked. The exit status is that of the run:
-    0 completed (or, with --once, under way), 4 failed or died (killed, so that it could not say so), 6 diverged, 130
-    stopped early; 2 where there is no such run.
+    0 completed (or, with --once, under way), 4 failed or died (killed, so that it could not say so), 6 diverged, 7
+    its summary is damaged, 130 stopped early; 2 where there is no such run.
     Of a sweep it tells which runs have begun and ended; 4: some failed, 130: it was interrupted before all had ended.
 
     \b

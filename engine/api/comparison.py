@@ -106,7 +106,7 @@ def compare(
     reverse: bool = False,
     root: Path | str = ROOT,
 ) -> Comparison:
-    """Runs side by side: results, names of runs and sweeps, paths; none: every run under `root`, in order of time.
+    """Runs side by side: results, names of runs and sweeps, paths; none: all under `root` but those of sweeps, in order of time.
 
     The rest is as of `paceline compare`. Raises RunNameError, CorruptRunError or TableError.
     """
