@@ -109,10 +109,11 @@ def _read(sock: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Raises `OSError`."""
+    """Listens at an address, or at all of IPv4 (""), or at all of both kinds (`::`). Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == "::" and socket.has_dualstack_ipv6()
     with LISTENING:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 @dataclass(eq=False)

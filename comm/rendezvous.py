@@ -9,6 +9,7 @@ In a scheduler's job a file says so, in a folder that all nodes see, with the sa
 """
 
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -89,12 +90,20 @@ class Environment:
 
     @property
     def on_loopback(self) -> bool:
-        return self.nodes == 1 or self.address == "localhost" or self.address.startswith("127.")
+        return self.nodes == 1 or self.address == "localhost" or is_loopback(self.address)
 
     @property
     def host(self) -> str:
         """Returns the address of worker 0."""
         return LOOPBACK if self.on_loopback else self.address
+
+
+def is_loopback(address: str) -> bool:
+    """Returns False for a name."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def meet(told: Environment, timeout: float) -> tuple[StoreServer | None, Endpoint]:
@@ -152,12 +161,13 @@ def _listening_address(told: Environment) -> str:
     assert isinstance(address, str)
     if told.on_loopback:
         return address
+    every = "::" if ":" in address else ""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         try:
             probe.bind((address, 0))
         except OSError:
-            return ""
-    return "" if address.startswith("127.") or address == "::1" else address  # a host's name for itself
+            return every
+    return every if is_loopback(address) else address  # a host's name for itself
 
 
 def _torchruns_store(told: Environment, timeout: float) -> dist.Store:

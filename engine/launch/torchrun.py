@@ -50,7 +50,15 @@ class Torchrun(Launcher):
     def open(
         self, experiment: Experiment, allowed: tuple[str, ...], layout: RunLayout, make: Callable[[], Opened]
     ) -> Opened:
-        """All meet here."""
+        """All meet here. Raises `PeerLostError` where worker 0, which has the store, goes meanwhile."""
+        try:
+            return self._meet(experiment, allowed, layout, make)
+        except StoreGoneError as error:
+            raise _lost_worker_0(self._rank, error) from None
+
+    def _meet(
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: RunLayout, make: Callable[[], Opened]
+    ) -> Opened:
         if "TORCHELASTIC_RUN_ID" in os.environ:
             die_with_parent(signal.SIGKILL)  # an agent that is killed would leave its worker alive
         job_of_torchrun()  # before the token is taken out of the environment
@@ -86,6 +94,10 @@ class Torchrun(Launcher):
         comm, *_ = self._joined
         live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
         return _ThisWorker(assignment, *self._joined, live)
+
+
+def _lost_worker_0(rank: int, why: object) -> PeerLostError:
+    return PeerLostError(f"worker {rank} lost worker 0: {why}", 0)
 
 
 def _tell(comm: ProcessComm, told: dict[str, Any]) -> None:
@@ -152,9 +164,8 @@ class _ThisWorker:
         try:
             work(self._assignment, self._parts, self._comm, self._device, self._note_start)
         except Exception as error:
-            if isinstance(error, StoreGoneError):  # worker 0 has the store, and ended
-                saved = what_is_saved(self._assignment)
-                raise PeerLostError(f"worker {self._comm.rank} lost worker 0: {error}; {saved}", 0) from None
+            if isinstance(error, StoreGoneError):
+                raise _lost_worker_0(self._comm.rank, f"{error}; {what_is_saved(self._assignment)}") from None
             if speaks_for_itself(error):
                 raise
             details = [traceback_of(error)]

@@ -327,6 +327,29 @@ def test_one_node_listens_on_loopback_only_and_several_where_they_are_called(mon
     assert Environment.read().nodes == 1
 
 
+@pytest.mark.parametrize("address", ["::1", "0:0:0:0:0:0:0:1", "127.1.2.3", "localhost"])
+def test_workers_that_are_told_a_loopback_address_meet_on_loopback(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, SECRET)
+    server, store = meet(replace(SEVERAL, address=address), SECONDS)
+    assert server is not None and store.host == "127.0.0.1"
+    server.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this host has no IPv6")
+def test_a_host_whose_name_is_an_address_of_ipv6_listens_to_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, SECRET)
+    found = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *its, **more: found("::1", *its, **more))
+    server, store = meet(replace(SEVERAL, address="a-name"), SECONDS)
+    monkeypatch.undo()
+    assert server is not None
+    with closing(server):
+        for host in ("::1", "127.0.0.1"):
+            socket.create_connection((host, store.port), SECONDS).close()
+
+
 def test_a_second_process_of_one_rank_and_one_of_another_world_size_are_refused() -> None:
     server, store = meet(replace(ALONE, port=free_port()), SECONDS)
     assert server is not None

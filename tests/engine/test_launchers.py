@@ -211,6 +211,26 @@ def test_what_all_virtual_workers_set_up_is_kept_from_the_collector(monkeypatch:
     assert called == ["disable", "started", "started", "collect", "freeze", "enable"]
 
 
+@pytest.mark.parametrize("where", ["connect_env", "check_alike", "_told_of_run"])
+def test_a_worker_whose_worker_0_goes_while_all_meet_says_so_in_a_line(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object) -> NoReturn:
+        raise StoreGoneError("the rendezvous store is gone: hung up")
+
+    joined = SimpleNamespace(devices=["cpu"], key_values=None)
+    for name in ("job_of_torchrun", "assemble", "prepare_process", "check_alike", "_told_of_run"):
+        monkeypatch.setattr(torchrun, name, lambda *_: None)
+    monkeypatch.setattr(torchrun, "connect_env", lambda *_: joined)
+    monkeypatch.setattr(torchrun, where, lose)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    launcher = Torchrun(cast(Any, SimpleNamespace(rank=2, tells=lambda _: False)))
+    given: Any = SimpleNamespace(hardware=SimpleNamespace(timeout=1.0), world_size=3, workers=3, chief=0)
+    with pytest.raises(PeerLostError, match=r"^worker 2 lost worker 0: the rendezvous store is gone: hung up$") as lost:
+        launcher.open(given, (), given, lambda: given)
+    assert lost.value.exit_code == 4
+
+
 def test_a_worker_whose_worker_0_has_gone_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(*_: object) -> NoReturn:
         raise StoreGoneError("the rendezvous store is gone: hung up")
