@@ -108,7 +108,8 @@ def compare(
 ) -> Comparison:
     """Runs side by side: results, names of runs and sweeps, paths.
 
-    None: all under `root` but those of sweeps, in order of time. The rest is as of `paceline compare`. Raises RunNameError, CorruptRunError or TableError.
+    None: all under `root` but those of sweeps, in order of time. The rest is as of `paceline compare`.
+    Raises RunNameError, CorruptRunError or TableError.
     """
     names = [runs] if isinstance(runs, Named) else list(runs)
     found = _gathered(names, Path(root)) if names else sources.every(Path(root))
