@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm, PeerLostError
+from ...conf.errors import ConfigError
 from ...conf.groups import SHOWN
 from ...exchange.clip import Counted
 from ...strategies import Strategy, Sync
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
-from ...strategies.core.regrouped import SavedParts, is_recut
+from ...strategies.core.regrouped import SavedParts, is_recut, order_of
 from ...strategies.core.state import in_pieces, load_state, mapped, mean_of, read_all, state_of
 from ...strategies.core.views import HeldViews
 from ...tracking.records import NoteRecord
@@ -346,6 +347,11 @@ def _begin(
             state = checkpoint.open_part(assignment.resume, role.part, replica, saved)
         load_state(module, mapped(state["parameters"]))
     optimizer = parts.make_optimizer(module.parameters())
+    if state is not None and state.get("order", now := order_of(module, optimizer)) != now:
+        raise ConfigError(
+            f"optimizer={assignment.experiment.optimizer.name}: has its parameters in another order than at the "
+            "checkpoint, whose state it would mix up. Have it group them in the order in which it is given them"
+        )
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     counted, dealt, samples = None, parts.deal(), len(parts.load()[0])
     if of_replica is not None and of_replica.size > 1:

@@ -469,6 +469,24 @@ class Stepping(torch.optim.Optimizer):
                 each -= 0.1 * each.grad
 
 
+class FromSets(torch.optim.Adam):
+    """Adam with its matrices and its vectors in groups, each in an order of its own process, as that of a set."""
+
+    def __init__(self, params: Any, lr: float = 0.01) -> None:
+        params = list(params)
+        groups = [[each for each in params if (each.dim() > 1) == whole] for whole in (True, False)]
+        for group in groups:
+            secrets.SystemRandom().shuffle(group)
+        super().__init__([{"params": group} for group in groups], lr=lr)
+
+
+class Alike(nn.Sequential):
+    """[n, 8] -> [n, 2]; its layers have weights of one shape, but for the last."""
+
+    def __init__(self) -> None:
+        super().__init__(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 2))
+
+
 class Raising(torch.optim.SGD):
     """Its step raises, if `always` also on the meta device."""
 

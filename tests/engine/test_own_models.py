@@ -492,6 +492,11 @@ def check_resumed(train: Any, root: Path, model: str, *overrides: str, workers: 
 
 
 @pytest.mark.dist
+def test_an_optimizer_that_takes_its_parameters_from_sets_resumes_bit_for_bit(train, tmp_path: Path) -> None:
+    check_resumed(train, tmp_path, "Alike", "optimizer={_target_:own_models.FromSets}", workers=1)
+
+
+@pytest.mark.dist
 def test_momentum_of_sparse_gradients_is_saved_and_resumes_bit_for_bit(train, tmp_path: Path) -> None:
     check_resumed(train, tmp_path, "Looked", "optimizer=sgd", "optimizer.momentum=0.9", workers=1)
 

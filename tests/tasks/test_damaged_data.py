@@ -350,9 +350,9 @@ def test_texts_that_are_not_utf_8_are_said(suffix: str, used: str, tokens: str |
         raw = pyarrow.array([b"no", b"\xe9t\xe9"] * N)
         texts = pyarrow.StringArray.from_buffers(len(raw), raw.buffers()[1], raw.buffers()[2])
         pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2] * N, "kind": texts}), path, use_dictionary=False)
-    names = {"inputs": "a", "targets": "kind"} if used == "targets" else {"inputs": "kind", "targets": "a"}
+    inputs, targets = ("a", "kind") if used == "targets" else ("kind", "a")
     with pytest.raises(CorruptDataError, match=rf"column kind of .*x\.{suffix} cannot be read: .* is not UTF-8\. Save"):
-        read(Table(str(path), tokens=tokens, **names))
+        read(Table(str(path), inputs=inputs, targets=targets, tokens=tokens))
 
 
 @needs_pyarrow
