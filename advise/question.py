@@ -100,8 +100,9 @@ def ask(
         if limit is not None and tokens is None:
             raise ConfigError(f"{name}: is of a whole training; give its tokens, too: --tokens 20e9")
     if budget is not None and (machine is None or machine.price_per_hour is None):
+        how = "give hardware.machine.price_per_hour=DOLLARS" if machine else "describe this machine with its price"
         raise ConfigError(
-            "--budget: what the hardware costs is not known; give hardware.machine.price_per_hour=DOLLARS, or choose "
+            f"--budget: what the hardware costs is not known; {how} (docs/calibrate.md), or choose "
             "hardware with a price (paceline list hardware)"
         )
     if "name" in {key_of(text) for text in overrides}:

@@ -152,7 +152,9 @@ def _families(found: "Answer") -> list[str]:
 def _footnotes(found: "Answer") -> list[str]:
     price = found.question.experiment.hardware.machine
     lines = ["* on the Pareto front of time, US$ and memory" if found.front else ""]
-    if price is None or price.price_per_hour is None:
+    if price is None:
+        lines.append("US$: not known; docs/calibrate.md says how to describe this machine, with its price")
+    elif price.price_per_hour is None:
         lines.append("US$: not known; hardware.machine.price_per_hour=DOLLARS gives what an hour of a machine costs")
     elif found.question.tokens is None and found.ground is not None:
         lines.append("US$: of a step; --tokens 20e9 gives time and price of a whole training")
