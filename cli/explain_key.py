@@ -56,7 +56,7 @@ def near(what: str, config_dir: Path | None = None) -> str:
                     said.setdefault(value, []).append(f"{group}={choice.name} {group}.{knob}={value}")
     names = {name.casefold(): name for name in said}
     word = what.casefold()
-    close = [word] if word in names else difflib.get_close_matches(word, names, n=2, cutoff=0.6)
+    close = [word] if word in names else difflib.get_close_matches(word, names, n=2, cutoff=0.75)
     ways = [way for each in close for way in said[names[each]][:MOST]]
     return f"is no run and no choice; did you mean {' or '.join(ways)}?" if ways else ""
 
