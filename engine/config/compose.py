@@ -253,9 +253,11 @@ def _refusal(
     typed = shown(" ".join(overrides))
     if (broken := _first_of(GrammarParseError, error)) is not None:
         key, value = broken.full_key, shown(str(broken.value))
-        said = key if holds_secret(str(key), value) else f"{key}={value!r}"
+        is_secret = any(holds_secret(part, value) for part in re.split(r"[.\[\]]+", str(key)))
+        said = key if is_secret else f"{key}={value!r}"
         merged = str(error).partition("Error merging override ")[2]  # Hydra's words; else it is of a choice's file
-        source = "" if merged.startswith(f"{key}=") else f"{shown(merged or ' '.join(choosing))}: "
+        told = "" if merged.startswith(f"{key}=") else merged or " ".join(choosing)
+        source = f"{shown(told)}: " if told else ""
         return f"{source}{said}: is a broken interpolation. Write ${{KEY}} with the name of a key, or \\${{ as text"
     if (call := _first_of(UnsupportedInterpolationType, error)) is not None:
         key = call.full_key if call.full_key not in (None, "_dummy_") else typed  # hydra's name in a list of defaults

@@ -373,11 +373,7 @@ def _optimizers(chosen: Chosen) -> MakeOptimizer:
         return made(choice, params)
 
     def made(choice: Choice, params: list[nn.Parameter]) -> Optimizer:
-        optimizer = build("optimizer", choice, Optimizer, chosen.allowed, {"params": params})
-        place = {id(parameter): i for i, parameter in enumerate(params)}
-        for group in optimizer.param_groups:  # one of the user's may take them from a set, in no order
-            group["params"].sort(key=lambda parameter: place.get(id(parameter), len(place)))
-        return optimizer
+        return build("optimizer", choice, Optimizer, chosen.allowed, {"params": params})
 
     return make
 

@@ -84,6 +84,14 @@ def test_whom_a_waiting_worker_waits_for_is_followed_to_the_end(
     assert error.missing == [1] and not error.frozen
 
 
+def test_of_two_that_are_missing_each_is_described_once(boards: list[StoreKeyValues]) -> None:
+    boards[1].doing("in recv from worker 2")
+    for board in boards[1:]:
+        wait_for_looks(board, board._looks + 2)
+    said = str(boards[0].hang([0, 1, 2], "in all_reduce"))
+    assert said.endswith("worker 1 (last in recv from worker 2), worker 2 (last starting)")
+
+
 def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[StoreKeyValues]) -> None:
     """It has not looked meanwhile: how long ago it looked last says nothing."""
     wait_for_looks(boards[0], 2)

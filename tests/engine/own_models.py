@@ -326,7 +326,7 @@ class BuiltLate(nn.Module):
         super().__init__()
         self.kind, self.body = kind, nn.Linear(8, 4)
         self.head = None if kind == "layer" else nn.Linear(4, 2, bias=kind != "bias")
-        if kind == "empty":
+        if kind in ("empty", "filled"):
             self.scale = nn.Parameter(torch.zeros(0))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -337,6 +337,8 @@ class BuiltLate(nn.Module):
             self.head.bias = nn.Parameter(torch.zeros(2))
         if self.kind == "empty" and not len(self.scale):
             self.scale = nn.Parameter(torch.ones(2))
+        if self.kind == "filled":
+            self.scale.data = torch.ones(2, device=x.device)
         return self.head(y)
 
 
@@ -478,6 +480,20 @@ class FromSets(torch.optim.Adam):
         for group in groups:
             secrets.SystemRandom().shuffle(group)
         super().__init__([{"params": group} for group in groups], lr=lr)
+
+
+class Reversed(torch.optim.Optimizer):
+    """SGD from the last parameter to the first, each with a rate of its own, which it keeps in a list of that order."""
+
+    def __init__(self, params: Any) -> None:
+        params = list(params)[::-1]
+        super().__init__(params, {})
+        self.rates = [0.1 / (i + 1) for i in range(len(params))]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for each, rate in zip(self.param_groups[0]["params"], self.rates, strict=True):
+            each -= rate * each.grad
 
 
 class Alike(nn.Sequential):

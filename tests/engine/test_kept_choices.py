@@ -149,6 +149,11 @@ def test_a_file_that_cannot_be_read_within_bounds_is_refused_before_it_is_parsed
         ("model/mine", "_target_: mine.M\nwidth: ['${a']", "model=mine: width[0]='${a': is a broken interpolation"),
         ("experiment/mine", "# @package _global_\nname: '${a'", "experiment=mine: name='${a': is a broken"),
         ("experiment/mine", "# @package _global_\ntracking: {key: '${a-secret'}", "experiment=mine: tracking.key: is"),
+        (
+            "experiment/mine",
+            "# @package _global_\ntracking: {key: ['${a-secret']}",
+            "experiment=mine: tracking.key[0]: is",
+        ),
     ],
 )
 def test_a_broken_interpolation_in_a_file_is_named_with_its_choice(

@@ -3,6 +3,7 @@
 import re
 import sys
 from contextlib import nullcontext
+from operator import is_
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,11 @@ from torch import nn
 from paceline import engine
 from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
-from paceline.engine import Result
+from paceline.engine import Result, prepare
 from paceline.engine.base.errors import ChangedModelError, WorkerFailedError
 from paceline.engine.base.memory import held, optimizer_state
 from paceline.engine.base.trained import FixedState
+from paceline.engine.planning.build import assemble
 from paceline.engine.planning.planned import Plan
 from paceline.engine.training.alike import begin_alike
 from paceline.strategies.core.read_only import ReadOnlyWeights
@@ -470,6 +472,7 @@ def test_a_saved_buffer_that_a_forward_pass_gives_another_shape_is_refused(plan,
         ("layer", "head.weight is new after"),
         ("bias", "head.bias is new after"),
         ("empty", "scale is another tensor after"),
+        ("filled", r"scale is \[2\] after a forward pass, and was \[0\]"),
     ],
 )
 def test_a_parameter_that_a_forward_pass_makes_is_refused_with_advice_for_parameters(
@@ -492,8 +495,18 @@ def check_resumed(train: Any, root: Path, model: str, *overrides: str, workers: 
 
 
 @pytest.mark.dist
-def test_an_optimizer_that_takes_its_parameters_from_sets_resumes_bit_for_bit(train, tmp_path: Path) -> None:
-    check_resumed(train, tmp_path, "Alike", "optimizer={_target_:own_models.FromSets}", workers=1)
+def test_an_optimizer_that_takes_its_parameters_from_sets_is_refused_when_it_resumes(train, tmp_path: Path) -> None:
+    train("Alike", *LOCAL, "optimizer={_target_:own_models.FromSets}", "checkpoint.every_steps=1", "steps=1", workers=1)
+    with pytest.raises(WorkerFailedError, match="optimizer=FromSets: has its parameters in another order") as caught:
+        engine.run(["steps=2"], allow_modules=["own_models"], resume="own-1", root=tmp_path, quiet=True)
+    assert caught.value.exit_code == 2
+
+
+def test_an_optimizer_of_ones_own_keeps_the_order_of_its_parameters() -> None:
+    experiment = prepare([*QUICK, "optimizer={_target_:own_models.Reversed}"], allow_modules=["own_models"]).experiment
+    parts = assemble(experiment, ("own_models",))
+    params = [*parts.modules[0].parameters()]
+    assert all(map(is_, parts.make_optimizer(params).param_groups[0]["params"], reversed(params)))
 
 
 @pytest.mark.dist

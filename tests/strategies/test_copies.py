@@ -105,8 +105,8 @@ def test_locks_of_a_copy_are_its_own_and_files_are_shared(tmp_path: Path) -> Non
         model.held = Holds(file)
         with model.held.lock, model.held.again:
             copy = copied(model).held
-            with copy.condition:  # the copy's lock
-                copy.condition.notify()
+            with copy.lock:
+                copy.condition.notify()  # raises where the lock is not its own
         assert copy is not model.held and copy.file is file and copy.module is F
         with pytest.raises(TypeError):
             pickle.dumps(model.held.lock)
