@@ -316,9 +316,13 @@ def test_a_forward_that_keeps_values_of_a_trace_is_refused() -> None:
 class Unrepeatable(nn.Module):
     """Its forward does `does`, which a trace does not record."""
 
+    mean: Tensor
+
     def __init__(self, does: str) -> None:
         super().__init__()
         self.enter, self.head, self.does, self.count = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES), does, 0
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.plain = torch.zeros(FEATURES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -337,6 +341,43 @@ class Unrepeatable(nn.Module):
                     return self.head(self.enter(x))
             case "sets":
                 self.enter.weight.data = self.enter.weight.data * 0.9
+            case "decays":
+                self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+            case "follows":
+                self.mean.add_(x.detach().mean(0))
+            case "follows a part":
+                self.mean[:2].add_(x.detach().mean(0)[:2])
+            case "replaces":
+                self.mean = self.mean * 0.9
+            case "plain":
+                self.plain.mul_(0.9)
+            case "clamps":
+                self.enter.weight.detach().clamp_(-0.2, 0.2)
+            case "clamps a row":
+                self.enter.weight.detach()[0].t()[:2].mul_(0.5)
+            case "fills":
+                self.mean[0] = x.detach().mean()
+            case "decays weights":
+                for weight in self.enter.parameters():
+                    weight.detach().mul_(0.9)
+            case "freezes":
+                self.enter.requires_grad_(False)
+            case "freezes a while":
+                self.enter.requires_grad_(False)
+                y = self.enter(x)
+                self.enter.requires_grad_(True)
+                return self.head(y)
+            case "freezes a weight a while":
+                weight = self.enter.weight
+                self.enter.requires_grad_(False)
+                y = F.linear(x, weight)
+                self.enter.requires_grad_(True)
+                return self.head(y)
+            case "evaluates":
+                self.enter.eval()
+                y = self.enter(x)
+                self.enter.train()
+                return self.head(y)
             case _:
                 x = x + torch.rand_like(x) + F.dropout(x, 0.5, self.training)
         return self.head(self.enter(x))
@@ -351,6 +392,19 @@ class Unrepeatable(nn.Module):
         ("no_grad", "it turns gradients or autocast on or off"),
         ("autocast", "it turns gradients or autocast on or off"),
         ("sets", "it sets the attribute data of a tensor"),
+        ("decays", r"it changes the buffer mean, .*; give it a method blocks\(\)"),
+        ("follows", "it changes the buffer mean,"),
+        ("follows a part", "it changes a tensor that is not of the batch,"),
+        ("replaces", "it changes the buffer mean,"),
+        ("plain", "it changes the tensor plain,"),
+        ("clamps", r"it changes the parameter enter\.weight,"),
+        ("clamps a row", r"it changes the parameter enter\.weight,"),
+        ("fills", "it changes the buffer mean,"),
+        ("decays weights", r"it changes the parameter enter\.weight,"),
+        ("freezes", r"it changes requires_grad of enter\.weight,"),
+        ("freezes a while", r"it changes requires_grad of enter\.weight,"),
+        ("freezes a weight a while", r"it changes requires_grad of enter\.weight,"),
+        ("evaluates", "it changes training of enter,"),
     ],
 )
 def test_a_forward_of_which_a_trace_is_not_the_whole_is_refused(does: str, said: str) -> None:
@@ -363,3 +417,28 @@ def test_numbers_that_a_forward_draws_in_the_shape_of_its_batch_are_drawn_in_eac
     model, x = Unrepeatable("else"), torch.ones(3, FEATURES)
     part = Chunks(model, [blocks_of(model)])
     assert not torch.equal(part(x), part(x))
+
+
+class Normed(nn.Module):
+    """Changes what it computes in place, and has a module of torch's that changes its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.head = nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)
+        self.place, self.mask = nn.Parameter(torch.ones(6)), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mask = torch.ones(6)
+        x = (self.place + self.norm(self.enter(x.flatten(1)))) * self.mask
+        x.mul_(2)[:, 0].fill_(0.0)
+        return self.head(F.relu(x, inplace=True))
+
+
+def test_a_forward_may_change_what_it_computes_and_a_module_of_torch_its_buffers() -> None:
+    model, other, x = Normed(), Normed(), torch.randn(5, FEATURES)
+    other.load_state_dict(model.state_dict())
+    for _ in range(2):
+        part = Chunks(model, [blocks_of(model)])
+    for _ in range(2):
+        assert torch.equal(part(x), other(x))
+    assert identical(model.state_dict(), other.state_dict())
