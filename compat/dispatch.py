@@ -9,7 +9,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "log_softmax", "results_of", "tree_leaves", "writes", "written_by"]
+__all__ = [
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "aliases_first",
+    "log_softmax",
+    "results_of",
+    "tree_leaves",
+    "writes",
+    "written_by",
+]
 
 log_softmax = torch.ops.aten._log_softmax.default
 
@@ -17,6 +26,13 @@ log_softmax = torch.ops.aten._log_softmax.default
 def writes(operation: Any) -> bool:
     """Returns whether the operation changes one of its arguments."""
     return operation._schema.is_mutable
+
+
+def aliases_first(name: str) -> bool:
+    """Returns whether what the operation `aten.NAME` returns may be in the memory of its first argument."""
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
+    return any(each.arguments and each.arguments[0].alias_info is not None for each in schemas)
 
 
 def results_of(operation: Any) -> int:

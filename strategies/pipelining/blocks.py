@@ -24,7 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from ...compat.dispatch import aliases_first
 from ...compat.modules import is_as_its_class
+from ...compat.storages import version_of
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
 
@@ -194,7 +196,7 @@ def _tensors(model: nn.Module) -> dict[str, tuple[str, Tensor, int]]:
         "parameter": model.named_parameters(remove_duplicate=False),
     }
     return {
-        name: (f"the {kind} {name}", each, 0 if each.is_inference() else each._version)
+        name: (f"the {kind} {name}", each, 0 if each.is_inference() else version_of(each))
         for kind, named in found.items()
         for name, each in named
     }
@@ -232,13 +234,7 @@ def _operation(node: fx.Node) -> str:
 
 def _is_view(operation: str) -> bool:
     """Returns True if what the operation returns may be in the memory of its first argument."""
-    packet = getattr(torch.ops.aten, operation, None) if operation else None
-    schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
-    return bool(
-        operation in _VIEWS
-        or _IN_PLACE.fullmatch(operation)
-        or any(each.arguments and each.arguments[0].alias_info is not None for each in schemas)
-    )
+    return operation in _VIEWS or _IN_PLACE.fullmatch(operation) is not None or aliases_first(operation)
 
 
 def _fetched(node: fx.Node) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from paceline.compat.dispatch import FakeTensorMode, TorchDispatchMode, results_of, writes
+from paceline.compat.dispatch import FakeTensorMode, TorchDispatchMode, aliases_first, results_of, writes
 
 aten = torch.ops.aten
 
@@ -16,6 +16,12 @@ def test_an_operation_says_whether_it_writes_and_how_many_results_it_has() -> No
     assert (results_of(aten.add.Tensor), results_of(aten.topk.default)) == (1, 2), (
         "torch's operations say elsewhere how many results they have: plans would unpack a single one"
     )
+
+
+def test_an_operation_says_whether_it_may_return_its_arguments_memory() -> None:
+    assert all(map(aliases_first, ("detach", "view", "t", "slice", "mul_"))) and not any(
+        map(aliases_first, ("mul", "relu", "", "no_such_operation"))
+    ), "torch's operations say elsewhere what they alias: a change of a buffer in a trace would not be seen"
 
 
 def test_a_mode_sees_every_operation() -> None:
