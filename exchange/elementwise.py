@@ -1,4 +1,5 @@
 """Finds out if an optimizer is element-wise: a step on a piece of a tensor is that piece of a step on the tensor.
+Finds out too if it couples parameters, so that a step on some of them is not that part of a step on all.
 
 An optimizer that looks at whole tensors may say so (`whole_tensors`). Others are tried on a small matrix, with their
 own settings.
@@ -46,16 +47,12 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
 
     `setting`: that by which parameters are cut. `instead`: one by which they are not.
     """
-    if hooks_of(optimizer) or has_replaced_step(optimizer):
-        raise ConfigError(
-            f"{setting}: a worker steps on pieces of tensors, and hooks or a replaced step of "
-            f"{type(optimizer).__name__} may look at whole ones. Choose {instead}, or remove them before."
-        )
+    _check_untouched(optimizer, setting, instead, "pieces of tensors", "whole ones")
     generator = torch.Generator().manual_seed(0)
-    weights, *gradients = torch.randn(4, 4, 6, generator=generator).unbind()
+    weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=generator).unbind()  # of a group, of a parameter
 
     def cut(matrix: Tensor) -> list[Tensor]:
-        return [piece.clone() for piece in matrix.flatten().split([7, 17])]
+        return [piece.clone()[None, None] for piece in matrix.flatten().split([7, 17])]
 
     refused = ConfigError(
         f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not element-wise: its step "
@@ -65,10 +62,10 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
         raise refused
     for group in optimizer.param_groups:
         try:
-            whole = _tried(optimizer, group, weights.clone(), gradients)
+            whole, in_place = _tried(optimizer, [group], weights, gradients)
         except Exception:
             return  # it does not take dense gradients, or wants a closure: whoever steps first says so better
-        if whole is None:
+        if not in_place:
             raise ConfigError(
                 f"{setting}: a worker steps on views of its weights, and {type(optimizer).__name__} puts new memory "
                 "under a parameter, which would be lost. Let it change parameters in place (copy_, sub_), or choose "
@@ -82,32 +79,88 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
             )
         try:
             cuts = zip(cut(weights), *map(cut, gradients), strict=True)
-            made = [_tried(optimizer, group, piece, its) for piece, *its in cuts]  # each as its owner would
-            pieces = torch.cat([each for each in made if each is not None])
-            alike = torch.allclose(pieces, whole.flatten(), rtol=1e-4, atol=1e-6)
+            made = [_tried(optimizer, [group], piece, its)[0] for piece, *its in cuts]  # each as its owner would
+            alike = _alike(torch.cat(made, dim=2).flatten(), whole.flatten())
         except Exception:
             alike = False
         if not alike:
             raise refused
 
 
-def _tried(optimizer: Optimizer, group: dict[str, Any], weights: Tensor, gradients: Sequence[Tensor]) -> Tensor | None:
-    """`weights` after steps with `gradients` by an optimizer of the same kind and settings as `group` has; None if they
-    are in new memory.
+def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
+    """Raises `ConfigError` unless a few steps on two parameters of each group equal the same on one at a time.
+
+    torch's own optimizers are not tried, and neither is one that draws random numbers: its steps are never the same.
+
+    `setting`: that by which workers step on some of the parameters. `instead`: one by which each steps on all.
+    """
+    _check_untouched(optimizer, setting, instead, "some of the parameters", "all of them")
+    if type(optimizer).__module__.startswith("torch."):
+        return
+    groups, generator = optimizer.param_groups, torch.Generator().manual_seed(0)
+    weights, *gradients = torch.randn(4, len(groups), 2, 4, 6, generator=generator).unbind()
+    gradients[1] *= 1000  # such as a norm that is limited would cut down
+    try:
+        with torch.random.fork_rng(devices=[]):
+            both, again = (_tried(optimizer, groups, weights, gradients)[0] for _ in range(2))
+    except Exception:
+        return  # as above
+    if not _alike(both, again):
+        return
+    try:
+        alone = [
+            _tried(optimizer, groups, weights[:, [k]], [gradient[:, [k]] for gradient in gradients])[0] for k in (0, 1)
+        ]
+        alike = _alike(torch.cat(alone, dim=1), both)
+    except Exception:
+        alike = False
+    if not alike:
+        raise ConfigError(
+            f"{setting}: a worker steps on some of the parameters, and {type(optimizer).__name__} couples them: its "
+            f"step on one by itself is another. Choose {instead}, or optimizer=adam, adamw or sgd."
+        )
+
+
+def _check_untouched(optimizer: Optimizer, setting: str, instead: str, some: str, others: str) -> None:
+    """Raises `ConfigError` for hooks and a replaced `step`."""
+    if hooks_of(optimizer) or has_replaced_step(optimizer):
+        raise ConfigError(
+            f"{setting}: a worker steps on {some}, and hooks or a replaced step of {type(optimizer).__name__} may look "
+            f"at {others}. Choose {instead}, or remove them before."
+        )
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def _tried(
+    optimizer: Optimizer, groups: Sequence[dict[str, Any]], weights: Tensor, gradients: Sequence[Tensor]
+) -> tuple[Tensor, bool]:
+    """`weights` [groups, parameters of each, ...] after steps with such `gradients` by an optimizer of the same kind
+    and settings as `groups` have, and whether they are still in the same memory.
     """
     twin = object.__new__(type(optimizer))
-    param = nn.Parameter(weights)
-    its = {**group, "params": [param]}
-    if its.get("lr", RATE) < RATE:
-        its["lr"] = RATE
-    twin.__dict__ = {**optimizer.__dict__, "param_groups": [its], "state": defaultdict(dict)}
+    params = [[nn.Parameter(each.clone()) for each in its] for its in weights]
+    twin.__dict__ = {k: copy.copy(v) if isinstance(v, list | dict | set) else v for k, v in vars(optimizer).items()}
+    twin.__dict__ |= {"param_groups": [], "state": defaultdict(dict)}
     twin.__dict__.pop("step", None)  # a schedule's counter, which would step with the optimizer itself
-    for known in [p for p in group["params"] if p in optimizer.state][:1]:  # kept from the start, maybe on meta
-        twin.state[param] = {key: _like(value, known, param) for key, value in optimizer.state[known].items()}
+    for group, its in zip(groups, params, strict=True):
+        twin.param_groups.append({**group, "params": its})
+        if group.get("lr", RATE) < RATE:
+            twin.param_groups[-1]["lr"] = RATE
+        for known in [p for p in group["params"] if p in optimizer.state][:1]:  # kept from the start, maybe on meta
+            for param in its:
+                state = optimizer.state[known].items()
+                twin.state[param] = {key: _like(value, known, param) for key, value in state}
+    every = [param for its in params for param in its]
+    starts = [param.detach() for param in every]  # keep their memory, which new one would take else
     for gradient in gradients:
-        param.grad = gradient.clone()
+        for param, its in zip(every, gradient.flatten(0, 1), strict=True):
+            param.grad = its.clone()
         twin.step()
-    return param.detach() if param.data_ptr() == weights.data_ptr() else None
+    after = torch.stack([param.detach() for param in every]).view_as(weights)
+    return after, all(a.data_ptr() == b.data_ptr() for a, b in zip(every, starts, strict=True))
 
 
 def _like(value: Any, of: Tensor, param: Tensor) -> Any:

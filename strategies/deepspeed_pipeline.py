@@ -95,6 +95,9 @@ class DeepSpeedPipeline(StagedStrategy):
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        self._ours.check_optimizer(optimizer)
+
     def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         one_size.check("deepspeed_pipeline", len(inputs), self.micro_batches)
         return self._ours.resolved(model, inputs, targets, loss)

@@ -121,6 +121,7 @@ class Hybrid(StagedStrategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if self.mesh.axes["tensor"] > 1:
             check_elementwise(optimizer, "strategy=hybrid", "strategy=pipeline")
+        self._pipeline.check_optimizer(optimizer)
 
     def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         """Resolves the stages by the cost of each layer on one of its workers.

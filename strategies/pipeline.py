@@ -32,6 +32,7 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..batches import Samples, lone
 from ..comm import Comm
@@ -39,6 +40,7 @@ from ..conf.errors import ConfigError
 from ..cost.layout import ReplicaLayout
 from ..cost.predicted import NotPredicted
 from ..exchange.collectives.base import added
+from ..exchange.elementwise import check_uncoupled
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, PassTime, TimeOf
 from .core.copies import let_go, without_data
 from .core.cost import Memory, Traffic, payload
@@ -144,6 +146,10 @@ class Pipeline(StagedStrategy):
 
     def own_sync(self) -> Sync | None:
         return self.updates
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        if self.parts > 1:
+            check_uncoupled(optimizer, f"strategy.stages={self.parts}", "strategy=data_parallel")
 
     def stages_of(self, worker: int) -> list[int]:
         """Returns the stages of a worker, in the order of its chunks."""

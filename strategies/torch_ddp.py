@@ -43,6 +43,7 @@ from ..cost.transfer import Transfer, passes
 from ..exchange.buckets import grouped
 from ..exchange.clip import Clip
 from ..exchange.collectives import Fabric
+from ..exchange.elementwise import check_uncoupled
 from .core.batch import Batch, BeforeBackward
 from .core.cost import Transfers, World, payload
 from .core.loss import Loss
@@ -76,6 +77,10 @@ class TorchDDP(Strategy):
 
     def own_sync(self) -> Sync:
         return _DDPUpdate(self)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        if self.zero_optimizer:
+            check_uncoupled(optimizer, "strategy.zero_optimizer=true", "strategy.zero_optimizer=false")
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..batches import Samples, lone
 from ..comm import Comm
@@ -99,6 +100,9 @@ class TorchPipelining(StagedStrategy):
         return one_size.micro_sizes(batch_size, self.micro_batches)
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        self._ours.check_optimizer(optimizer)
 
     def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         one_size.check("torch_pipelining", len(inputs), self.micro_batches)

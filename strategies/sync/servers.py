@@ -16,6 +16,7 @@ from ...conf.notes import Note
 from ...exchange.aggregation import Aggregation
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor
+from ...exchange.elementwise import check_uncoupled
 from ...exchange.pushing import Pushing
 from ...exchange.server_shards import shards_of
 from ...exchange.serving import Serving
@@ -46,6 +47,9 @@ class ServerSync(SyncWithServers):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if len(self._shards_of(parameters)) > 1:
+            check_uncoupled(optimizer, f"sync.servers={self.servers}", "sync.servers=1")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

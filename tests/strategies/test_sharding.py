@@ -32,12 +32,13 @@ from torch import Tensor, nn
 
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.exchange.elementwise import check_elementwise
+from paceline.exchange.elementwise import check_elementwise, check_uncoupled
 from paceline.strategies.core.cost import World, payload
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.core.sync import drop_gradients
 from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.optimizers.muon import Muon
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.bsp_naive import NaiveBSP
@@ -329,6 +330,92 @@ def test_an_element_wise_optimizer_passes_and_is_left_as_it_was(make):
     check_elementwise(optimizer, "sync.shard=optimizer", "sync.shard=none")
     assert to_bytes(optimizer.state_dict()) == before
     assert torch.equal(params[0], weights) and params[0].grad is None
+
+
+APART = {
+    "strategy=pipeline": "strategy.stages=2",
+    "strategy=torch_pipelining": "strategy.stages=2",
+    "strategy=deepspeed_pipeline": "strategy.stages=2",
+    "strategy=hybrid strategy.tensor=1": "strategy.stages=2",
+    "strategy=torch_zero_optimizer": "strategy.zero_optimizer=true",
+    "sync=parameter_server sync.servers=2": "sync.servers=2",
+    "sync=asp sync.servers=2": "sync.servers=2",
+    "sync=asp sync.servers=2 sync.lock=false": None,  # each server has all the weights
+    "sync=ssp sync.servers=2": "sync.servers=2",
+    "sync=parameter_server": None,
+}
+
+
+@pytest.mark.budget(1)
+@pytest.mark.parametrize("words", APART)
+def test_an_optimizer_that_couples_parameters_is_refused_where_workers_step_on_some(words):
+    kind = f"optimizer={{_target_:{__name__}.Unit}}"
+    experiment = prepare([*words.split(), kind, "hardware.workers=2"], allow_modules=[__name__])
+    if (key := APART[words]) is None:
+        experiment.plan()
+        return
+    with pytest.raises(ConfigError, match=rf"{key}: .*Unit couples them.*Choose (strategy|sync)[.a-z_]*=") as caught:
+        experiment.plan()
+    assert caught.value.exit_code == 2
+
+
+class ByPlace(torch.optim.Optimizer):
+    """Has a rate for each place in the list of its parameters."""
+
+    def __init__(self, params, rates):
+        super().__init__(params, {"lr": 0.1})
+        self.rates = rates
+
+    @torch.no_grad()
+    def step(self, closure=None) -> Any:
+        for each, rate in zip(self.param_groups[0]["params"], self.rates, strict=False):
+            each.data = each - rate * each.grad
+
+
+class Limited(torch.optim.SGD):
+    """Limits the norm of all gradients, as few of a trial's would need."""
+
+    def step(self, closure=None) -> Any:
+        nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 100.0)
+        return super().step(closure)
+
+
+class Counting(torch.optim.SGD):
+    """Counts the steps of each place, and falls with them."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.counts = [0] * 2
+
+    @torch.no_grad()
+    def step(self, closure=None) -> Any:
+        for k, each in enumerate(self.param_groups[0]["params"]):
+            self.counts[k] += 1
+            each -= each.grad / self.counts[k]
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise of its own to each step."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> Any:
+        for each in self.param_groups[0]["params"]:
+            each.add_(each.grad + torch.randn(each.shape), alpha=-0.1)
+
+
+@pytest.mark.parametrize("make", [partial(ByPlace, rates=[1.0, 0.5]), Limited, Unit], ids=str)
+def test_a_trial_on_two_parameters_finds_one_that_couples_them(make):
+    with pytest.raises(ConfigError, match=r"sync\.servers=2: .* couples them: .*Choose sync\.servers=1"):
+        check_uncoupled(make(two_dimensional()), "sync.servers=2", "sync.servers=1")
+
+
+@pytest.mark.parametrize("make", [partial(ByPlace, rates=[1.0, 1.0]), Counting, Noisy, LARS, Renewing, Muon], ids=str)
+def test_a_trial_on_two_parameters_passes_one_that_takes_them_one_by_one(make):
+    optimizer, drawn = make(two_dimensional()), torch.get_rng_state()
+    before = to_bytes(optimizer.state_dict())
+    check_uncoupled(optimizer, "sync.servers=2", "sync.servers=1")
+    assert to_bytes(optimizer.state_dict()) == before
+    assert torch.equal(torch.get_rng_state(), drawn) and getattr(optimizer, "counts", [0, 0]) == [0, 0]
 
 
 @of_shards
