@@ -169,10 +169,19 @@ class Pipeline(StagedStrategy):
             return {}
         sizes = self.micro_sizes(len(inputs))
         looks = look(layers, inputs[: sizes[0]], targets[: sizes[0]], loss)
-        if self.cut == "time":
-            return {"cut": by_time(layers, looks, len(self.holders), self.recompute)}
         m = len(sizes)
-        return {"cut": by_memory(layers, looks, in_flight(self.of_first(m)), self.recompute, self._versions(m))}
+        if self.cut == "time":
+            cuts = by_time(layers, looks, len(self.holders), self.recompute)
+        else:
+            cuts = by_memory(layers, looks, in_flight(self.of_first(m)), self.recompute, self._versions(m))
+        ends = [i for i, each in enumerate(looks) if i >= cuts[0] and not each.passes]
+        if ends:
+            raise ConfigError(
+                f"strategy.cut={cuts}: layer {ends[0]} passes no gradient to the layers before it (as detach() does), "
+                f"and each stage but the first must. Choose strategy=data_parallel, or a strategy.cut with no cut "
+                f"before layer {ends[0] + 1}."
+            )
+        return {"cut": cuts}
 
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
         """Each block alone. Raises `ConfigError`."""

@@ -18,6 +18,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from operator import getitem
 from typing import Any, cast
 
 import numpy as np
@@ -305,10 +306,15 @@ def _traced(model: nn.Module) -> list[Block]:
             if given in alive:
                 alive[given] -= 1
         alive = {value: users for value, users in alive.items() if users} | {node: len(node.users)}
-        if len(alive) == 1:
+        if len(alive) == 1 and not any(map(_takes_apart, node.users)):
             blocks.append(_segment(entering, nodes[begin : i + 1]))
             entering, begin = node, i + 1
     return blocks
+
+
+def _takes_apart(node: fx.Node) -> bool:
+    """Returns True if `node` fetches an entry, as of the tuple that an LSTM returns."""
+    return node.target is getitem and isinstance(node.args[1], int)
 
 
 def _check_names(graph: fx.Graph) -> None:

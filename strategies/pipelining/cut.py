@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...batches import Samples
 from ...compat.storages import base_of, storage_key
+from ...conf.errors import ConfigError
 from ..core.balance import balanced, lightest
 
 
@@ -33,12 +34,13 @@ class LayerProfile:
     backward: int  # flops
     entered: int  # bytes of its input
     kept: dict[int, int]  # for backward: storage -> bytes; what two layers keep is the same storage
+    passes: bool = True  # a gradient goes through it to the layer before
 
 
 def look(
     layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Callable[[Tensor, Any], Tensor]
 ) -> list[LayerProfile]:
-    """All is on the meta device. The loss goes with the last layer."""
+    """All is on the meta device. The loss goes with the last layer. Raises `ConfigError`."""
     found: list[LayerProfile] = []
     alive: list[Tensor] = []  # a storage that is freed may have its key again
 
@@ -60,13 +62,20 @@ def look(
         entered = x.detach().requires_grad_(x.requires_grad)
         with FlopCounterMode(display=False) as first:
             x, kept = forward(layer, entered, i == len(layers) - 1)
+        if not isinstance(x, Tensor):
+            raise ConfigError(
+                f"strategy.stages: layer {i} of the model gives a {type(x).__name__}, and a layer to cut between takes "
+                "and gives one tensor. Put it and what takes its result into one module, or choose "
+                "strategy=data_parallel."
+            )
+        passes = not entered.requires_grad
         with FlopCounterMode(display=False) as second:
             wanted = [each for each in (entered, *layer.parameters()) if each.requires_grad]
             if x.requires_grad and wanted:
-                torch.autograd.grad(x.sum(), wanted, allow_unused=True)
+                passes |= torch.autograd.grad(x.sum(), wanted, allow_unused=True)[0] is not None
         alive += [entered, x]
         size = entered.numel() * entered.element_size()
-        found.append(LayerProfile(first.get_total_flops(), second.get_total_flops(), size, kept))
+        found.append(LayerProfile(first.get_total_flops(), second.get_total_flops(), size, kept, passes))
     return found
 
 

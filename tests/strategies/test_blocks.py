@@ -442,3 +442,47 @@ def test_a_forward_may_change_what_it_computes_and_a_module_of_torch_its_buffers
     for _ in range(2):
         assert torch.equal(part(x), other(x))
     assert identical(model.state_dict(), other.state_dict())
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.recur, self.head = nn.Linear(2, 4), nn.LSTM(4, 6, batch_first=True), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.recur(self.enter(x))
+        return self.head(y[:, -1])
+
+
+def test_no_cut_is_between_a_module_that_returns_a_tuple_and_what_takes_it_apart() -> None:
+    model, x = Recurrent(), torch.randn(3, 5, 2)
+    blocks = blocks_of(model)
+    assert [{*block.uses} for block in blocks if block.uses] == [{"enter"}, {"recur"}, {"head"}]
+    for block in blocks:
+        x = block.run(model, x)
+        assert isinstance(x, Tensor)
+
+
+def test_a_layer_that_gives_no_tensor_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.LSTM(4, 6), nn.Linear(6, 2)).to("meta")
+    pipeline, x = Pipeline(2, cut="time"), torch.empty(4, 5, 2, device="meta")
+    with pytest.raises(ConfigError, match=r"strategy\.stages: layer 1 of the model gives a tuple") as caught:
+        pipeline.resolved(model, x, x, lambda outputs, _: outputs.sum())
+    assert caught.value.exit_code == 2
+
+
+class Detaching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.three(self.two(self.one(x)).detach())
+
+
+@pytest.mark.parametrize("cut", ["time", "memory"])
+def test_a_stage_behind_the_first_that_passes_no_gradient_is_refused(cut: str) -> None:
+    x = torch.empty(8, 4, device="meta")
+    with pytest.raises(ConfigError, match=r"layer 2 passes no gradient .* no cut before layer 3\.") as caught:
+        Pipeline(3, cut=cut).resolved(Detaching().to("meta"), x, x, lambda outputs, _: outputs.sum())
+    assert caught.value.exit_code == 2
