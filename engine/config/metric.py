@@ -1,7 +1,13 @@
 """The metric that an experiment's runs report beside the loss. No torch for the default task: it must be quick."""
 
+from typing import TYPE_CHECKING
+
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from .experiment import Experiment
+from .experiment import Choice, Experiment
+
+if TYPE_CHECKING:
+    from ...tasks.losses.base import Task
 
 USUAL = "accuracy"
 
@@ -12,8 +18,23 @@ def metric_of(experiment: Experiment, allowed: tuple[str, ...] = ()) -> tuple[st
     """
     if experiment.task.name == BY_NAME["task"].usual:
         return USUAL, True
+    metric = task_of(experiment.task, allowed).metric
+    return metric.name, metric.larger_is_better
+
+
+def task_of(choice: Choice, allowed: tuple[str, ...]) -> "Task":
+    """Builds the task. Raises `ConfigError`, also for a class without what each task says of itself."""
     from ...tasks.losses.base import Task
+    from ...tasks.losses.metrics import Metric
     from .targets import build
 
-    metric = build("task", experiment.task, Task, allowed, {}).metric
-    return metric.name, metric.larger_is_better
+    task = build("task", choice, Task, allowed, {})
+    for name, is_right, rule in (
+        ("targets", lambda value: value in ("labels", "numbers", "none"), "'labels', 'numbers' or 'none'"),
+        ("metric", lambda value: isinstance(value, Metric), "a Metric, such as Accuracy()"),
+    ):
+        value = getattr(task, name, None)
+        if not is_right(value):
+            has = f"={value!r}" if hasattr(task, name) else " is missing"
+            raise ConfigError(f"task={choice.name}: {type(task).__qualname__}.{name}{has}; must be {rule}")
+    return task

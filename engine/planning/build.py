@@ -27,7 +27,6 @@ from ...strategies.schedules import Schedule
 from ...tasks.base import Data
 from ...tasks.checks import check_spec, load_checked
 from ...tasks.items import held_to_targets
-from ...tasks.losses.base import Task
 from ...tasks.outputs import hand_on_logits, hand_on_loss
 from ...tasks.partition import Partition, Partitioner, Repeated
 from ...tasks.task_data import seen_by
@@ -39,6 +38,7 @@ from ..config import looking
 from ..config.experiment import Choice, Experiment
 from ..config.fits import batch_of, check_parts_take, check_takes, checked_loss, materialise, model_takes
 from ..config.looking import on_values_where_needed
+from ..config.metric import task_of
 from ..config.targets import build, load_class, load_maker
 from ..fabrics import clients, fabric_of
 from ..fabrics.failures import Failures
@@ -129,7 +129,7 @@ def _assemble(
 def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> tuple[Chosen, Choice]:
     """Builds what the experiment names, but for its model. Returns that, and the strategy as it is built."""
     source = build("data", experiment.data, Data, allowed, {})
-    task = build("task", experiment.task, Task, allowed, {})
+    task = task_of(experiment.task, allowed)
     if task.ignored is not None:
         source.ignored = task.ignored
     with blaming(f"data={experiment.data.name}", allowed):

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.experiment import Choice
+from paceline.engine.config.metric import task_of
 from paceline.engine.config.targets import build, check_target, load_class
 from paceline.strategies import Strategy
 from paceline.tasks.base import Data, DataSpec
@@ -231,6 +232,30 @@ def test_the_knob_that_the_constructor_refuses_is_the_one_named(knobs: dict[str,
     with pytest.raises(ConfigError) as caught:
         build("optimizer", choice("torch.optim.SGD", **knobs), Optimizer, (), given)
     assert str(caught.value).startswith(blamed)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("targets = 'labels'", r"task=mine: Own\.metric is missing; must be a Metric, such as Accuracy\(\)"),
+        ("targets = 'labels'; metric = 'accuracy'", r"task=mine: Own\.metric='accuracy'; must be a Metric"),
+        ("metric = Accuracy()", r"task=mine: Own\.targets is missing; must be 'labels', 'numbers' or 'none'"),
+        ("targets = 'classes'; metric = Accuracy()", r"task=mine: Own\.targets='classes'; must be 'labels'"),
+    ],
+)
+def test_a_task_without_metric_or_targets_is_refused(
+    lines: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_task.py").write_text(
+        "from paceline.tasks.losses import Task\n"
+        "from paceline.tasks.losses.metrics import Accuracy\n"
+        f"class Own(Task):\n    {lines}\n"
+        "    def loss(self, outputs, targets): return outputs.sum()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_task", raising=False)
+    with pytest.raises(ConfigError, match=said):
+        task_of(choice("own_task.Own"), ("own_task",))
 
 
 def test_a_users_class_is_built_like_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
