@@ -57,7 +57,7 @@ from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
 from .pipelining.chunks import Chunks, check_own, chunks_of, first_names, worker_of
-from .pipelining.cut import by_memory, by_parameters, by_time, look
+from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
 from .pipelining.schedules import BUBBLES, SCHEDULES
@@ -165,23 +165,25 @@ class Pipeline(StagedStrategy):
                 f"strategy.micro_batches={self.micro_batches}: a replica's batch has batch_size={len(inputs)} samples, "
                 f"and cannot be cut into more pieces. Choose strategy.micro_batches <= {len(inputs)}."
             )
-        if self.cut not in ("time", "memory"):
-            return {}
         sizes = self.micro_sizes(len(inputs))
         looks = look(layers, inputs[: sizes[0]], targets[: sizes[0]], loss)
-        m = len(sizes)
-        if self.cut == "time":
-            cuts = by_time(layers, looks, len(self.holders), self.recompute)
-        else:
-            cuts = by_memory(layers, looks, in_flight(self.of_first(m)), self.recompute, self._versions(m))
-        ends = [i for i, each in enumerate(looks) if i >= cuts[0] and not each.passes]
+        cuts = self._cuts(layers, looks, len(sizes))
+        ends = [i for i, each in enumerate(looks) if i >= min(cuts, default=len(looks)) and not each.passes]
         if ends:
             raise ConfigError(
                 f"strategy.cut={cuts}: layer {ends[0]} passes no gradient to the layers before it (as detach() does), "
                 f"and each stage but the first must. Choose strategy=data_parallel, or a strategy.cut with no cut "
                 f"before layer {ends[0] + 1}."
             )
-        return {"cut": cuts}
+        return {"cut": cuts} if self.cut in ("time", "memory") else {}
+
+    def _cuts(self, layers: Sequence[nn.Module], looks: Sequence[LayerProfile], micro_batches: int) -> list[int]:
+        if self.cut == "time":
+            return by_time(layers, looks, len(self.holders), self.recompute)
+        if self.cut == "memory":
+            of_each = in_flight(self.of_first(micro_batches))
+            return by_memory(layers, looks, of_each, self.recompute, self._versions(micro_batches))
+        return by_parameters(layers, len(self.holders)) if isinstance(self.cut, str) else self.cut
 
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
         """Each block alone. Raises `ConfigError`."""

@@ -1,7 +1,7 @@
 """Models that are no nn.Sequential, cut into stages: by their own word, or by a trace of their forward."""
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -480,8 +480,8 @@ class Detaching(nn.Module):
         return self.three(self.two(self.one(x)).detach())
 
 
-@pytest.mark.parametrize("cut", ["time", "memory"])
-def test_a_stage_behind_the_first_that_passes_no_gradient_is_refused(cut: str) -> None:
+@pytest.mark.parametrize("cut", ["time", "memory", "parameters", [1, 2]])
+def test_a_stage_behind_the_first_that_passes_no_gradient_is_refused(cut: Any) -> None:
     x = torch.empty(8, 4, device="meta")
     with pytest.raises(ConfigError, match=r"layer 2 passes no gradient .* no cut before layer 3\.") as caught:
         Pipeline(3, cut=cut).resolved(Detaching().to("meta"), x, x, lambda outputs, _: outputs.sum())
