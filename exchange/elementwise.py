@@ -7,7 +7,7 @@ own settings.
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -119,6 +119,27 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
             f"{setting}: a worker steps on some of the parameters, and {type(optimizer).__name__} couples them: its "
             f"step on one by itself is another. Choose {instead}, or optimizer=adam, adamw or sgd."
         )
+
+
+def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
+    """Raises `ConfigError` for an optimizer that keeps its parameters, or their ids, in a collection of its own.
+
+    `setting`: that by which its parameters are exchanged for pieces, which it would not know.
+    """
+    if type(optimizer).__module__.startswith("torch."):
+        return
+    ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    of_groups = [item for group in optimizer.param_groups for item in group.items() if item[0] != "params"]
+    kept = [item for item in vars(optimizer).items() if item[0] not in ("state", "param_groups")]
+    for name, value in [*kept, *of_groups]:
+        if not isinstance(value, list | tuple | Set | Mapping):
+            continue
+        every = [*value, *value.values()] if isinstance(value, Mapping) else value
+        if any(id(each) in ids or (isinstance(each, int) and each in ids) for each in every):
+            raise ConfigError(
+                f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
+                f"{type(optimizer).__name__} knows its own by {name!r}. Choose {instead}."
+            )
 
 
 def _check_untouched(optimizer: Optimizer, setting: str, instead: str, some: str, others: str) -> None:

@@ -53,7 +53,7 @@ from ..cost.layout import Offload, ReplicaLayout
 from ..cost.transfer import Transfer
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
-from ..exchange.elementwise import check_elementwise, check_rows
+from ..exchange.elementwise import check_elementwise, check_rows, check_uncoupled, check_unknowing
 from ..exchange.start_alike import start_alike_on_host
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Memory, Transfers, World
@@ -184,10 +184,11 @@ class Zero(Strategy):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.own_adam = self.offload != "none" and isinstance(optimizer, torch.optim.Adam)
-        if self.stage > 0:
-            check_elementwise(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
-        elif self._narrow:  # DeepSpeed's masters are one flat tensor
-            check_elementwise(optimizer, f"precision={self.precision.name}", "precision=fp32")
+        for check in (check_elementwise, check_uncoupled, check_unknowing):
+            if self.stage > 0:
+                check(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
+            elif self._narrow:  # DeepSpeed's masters are one flat tensor
+                check(optimizer, f"precision={self.precision.name}", "precision=fp32")
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
                 f"what it saves is of one group of parameters, and {type(optimizer).__name__} has "

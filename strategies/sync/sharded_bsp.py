@@ -14,8 +14,8 @@ reduce-scattered, and one bucket travels while the next one fills.
 
 The optimizer must be element-wise: a step on a piece of a tensor must be that piece of a step on the tensor (SGD, Adam,
 Adagrad; not LARS, LAMB, Adafactor, Muon, which look at whole tensors). That is tried out beforehand, on a small matrix
-(exchange/elementwise.py); what shows itself only elsewhere (at another size, after many steps, or between tensors) is
-not found out, nor is an optimizer that holds parameters in other places than `param_groups`.
+(exchange/elementwise.py), as is whether it couples parameters; what shows itself only elsewhere (at another size, or
+after many steps) is not found out. One that keeps parameters, or their ids, in a collection of its own is refused.
 
 Deviations from the paper: chunks are of each bucket, not of all weights together, so that every bucket's sum has K
 owners and the optimizer steps on one piece of each tensor that a chunk touches: several parameter groups, several
@@ -43,7 +43,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...exchange.buckets import grouped, views_of
-from ...exchange.elementwise import check_elementwise
+from ...exchange.elementwise import check_elementwise, check_uncoupled, check_unknowing
 from ...exchange.reducer import Reduction
 from ...exchange.sharded_optimizer import Piece, ShardedOptimizer
 from ..core.cost import Memory, Traffic, payload
@@ -63,9 +63,10 @@ def needs_of(shard: str) -> tuple[Need, ...]:
 
 
 def check_elements(shard: str, optimizer: Optimizer) -> None:
-    """Raises `ConfigError` for an optimizer that is not element-wise."""
+    """Raises `ConfigError` for an optimizer that is not element-wise, or goes by the places or ids of parameters."""
     if shard != "none":
-        check_elementwise(optimizer, f"sync.shard={shard}", "sync.shard=none")
+        for check in (check_elementwise, check_uncoupled, check_unknowing):
+            check(optimizer, f"sync.shard={shard}", "sync.shard=none")
 
 
 # -- who owns what

@@ -418,6 +418,58 @@ def test_a_trial_on_two_parameters_passes_one_that_takes_them_one_by_one(make):
     assert torch.equal(torch.get_rng_state(), drawn) and getattr(optimizer, "counts", [0, 0]) == [0, 0]
 
 
+class Knowing(torch.optim.SGD):
+    """Knows its matrices: `by` says how."""
+
+    def __init__(self, params, by):
+        matrices = [each for each in params if each.dim() > 1]
+        kept = {"id": {id(each) for each in matrices}, "parameter": dict.fromkeys(matrices, 0.5), "size": [24] * 4}
+        super().__init__(params, lr=0.1)
+        self.known = kept[by]
+
+
+class Falling(ByPlace):
+    """Has a lower rate for each parameter after the first."""
+
+    def __init__(self, params):
+        super().__init__(params, [1.0 / (k + 1) for k in range(len(params))])
+
+    @torch.no_grad()
+    def step(self, closure=None) -> Any:
+        for each, rate in zip(self.param_groups[0]["params"], self.rates, strict=False):
+            each -= rate * each.grad
+
+
+BY_ID = "Knowing knows its own by 'known'"
+
+
+@pytest.mark.budget(1)
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        ("sync.shard=optimizer", "Knowing,by:id", BY_ID),
+        ("sync.shard=gradients", "Knowing,by:parameter", BY_ID),
+        ("strategy=torch_fsdp", "Knowing,by:id", BY_ID),
+        ("strategy=zero", "Knowing,by:id", BY_ID),
+        ("strategy=tensor model.hidden=[8]", "Knowing,by:id", None),  # made with the pieces, it knows those
+        ("strategy=pipeline", "Knowing,by:id", None),
+        ("sync.shard=optimizer", "Knowing,by:size", None),
+        ("sync.shard=optimizer", "Falling", "Falling couples them"),
+        ("strategy=zero", "Falling", "Falling couples them"),
+        ("strategy=torch_fsdp", "Falling", None),  # a worker has a piece of each, in the same places
+    ],
+)
+def test_an_optimizer_that_goes_by_ids_or_places_is_refused_where_they_change(words, kind, said):
+    its = f"optimizer={{_target_:{__name__}.{kind}}}"
+    experiment = prepare([*words.split(), its, "hardware.workers=2"], allow_modules=[__name__])
+    if said is None:
+        experiment.plan()
+        return
+    with pytest.raises(ConfigError, match=said) as caught:
+        experiment.plan()
+    assert caught.value.exit_code == 2
+
+
 @of_shards
 def test_it_is_refused_as_bad_configuration_before_anything_starts(shard):
     optimizer = ["optimizer._target_=torch.optim.Adafactor", "~optimizer.momentum", "~optimizer.nesterov"]
