@@ -8,6 +8,7 @@ own settings.
 import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -122,7 +123,8 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
 
 
 def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
-    """Raises `ConfigError` for an optimizer that keeps its parameters, or their ids, in a collection of its own.
+    """Raises `ConfigError` for an optimizer that keeps its parameters, or their ids, in a collection of its own, or
+    that steps otherwise on parameters with the attributes that the user gave them.
 
     `setting`: that by which its parameters are exchanged for pieces, which it would not know.
     """
@@ -140,6 +142,22 @@ def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
                 f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
                 f"{type(optimizer).__name__} knows its own by {name!r}. Choose {instead}."
             )
+    weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    for group in optimizer.param_groups:
+        for marks in [vars(parameter) for parameter in group["params"] if vars(parameter)]:
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    marked, again, plain = (
+                        _tried(optimizer, [group], weights, gradients, its)[0] for its in (marks, marks, {})
+                    )
+            except Exception:
+                return
+            if _alike(marked, again) and not _alike(marked, plain):
+                raise ConfigError(
+                    f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
+                    f"{type(optimizer).__name__} looks at attributes of parameters ({', '.join(marks)}). Choose "
+                    f"{instead}."
+                )
 
 
 def _check_untouched(optimizer: Optimizer, setting: str, instead: str, some: str, others: str) -> None:
@@ -156,10 +174,14 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _tried(
-    optimizer: Optimizer, groups: Sequence[dict[str, Any]], weights: Tensor, gradients: Sequence[Tensor]
+    optimizer: Optimizer,
+    groups: Sequence[dict[str, Any]],
+    weights: Tensor,
+    gradients: Sequence[Tensor],
+    marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Tensor, bool]:
     """`weights` [groups, parameters of each, ...] after steps with such `gradients` by an optimizer of the same kind
-    and settings as `groups` have, and whether they are still in the same memory.
+    and settings as `groups` have, and whether they are still in the same memory. `marks`: attributes of parameters.
     """
     twin = object.__new__(type(optimizer))
     params = [[nn.Parameter(each.clone()) for each in its] for its in weights]
@@ -175,6 +197,8 @@ def _tried(
                 state = optimizer.state[known].items()
                 twin.state[param] = {key: _like(value, known, param) for key, value in state}
     every = [param for its in params for param in its]
+    for param in every:
+        vars(param).update(marks)
     starts = [param.detach() for param in every]  # keep their memory, which new one would take else
     for gradient in gradients:
         for param, its in zip(every, gradient.flatten(0, 1), strict=True):

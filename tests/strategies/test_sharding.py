@@ -440,6 +440,29 @@ class Falling(ByPlace):
             each -= rate * each.grad
 
 
+class Marked(nn.Sequential):
+    """Says a factor of the rate at each parameter."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+        for k, each in enumerate(self.parameters()):
+            vars(each)["factor"] = 0.5**k
+
+
+class ByMark(torch.optim.SGD):
+    """Looks at the factor, if `looks`."""
+
+    def __init__(self, params, looks):
+        super().__init__(params, lr=0.1)
+        self.looks = looks
+
+    @torch.no_grad()
+    def step(self, closure=None) -> Any:
+        for each in self.param_groups[0]["params"]:
+            each.add_(each.grad, alpha=-0.1 * getattr(each, "factor", 1.0) if self.looks else -0.1)
+
+
+OF_PIECES = ["sync.shard=optimizer", "strategy=torch_fsdp", "strategy=zero"]
 BY_ID = "Knowing knows its own by 'known'"
 
 
@@ -456,12 +479,15 @@ BY_ID = "Knowing knows its own by 'known'"
         ("sync.shard=optimizer", "Knowing,by:size", None),
         ("sync.shard=optimizer", "Falling", "Falling couples them"),
         ("strategy=zero", "Falling", "Falling couples them"),
+        *[(words, "ByMark,looks:true", "ByMark looks at attributes of parameters") for words in OF_PIECES],
+        ("sync.shard=optimizer", "ByMark,looks:false", None),
         ("strategy=torch_fsdp", "Falling", None),  # a worker has a piece of each, in the same places
     ],
 )
-def test_an_optimizer_that_goes_by_ids_or_places_is_refused_where_they_change(words, kind, said):
+def test_an_optimizer_that_goes_by_ids_marks_or_places_is_refused_where_they_change(words, kind, said):
     its = f"optimizer={{_target_:{__name__}.{kind}}}"
-    experiment = prepare([*words.split(), its, "hardware.workers=2"], allow_modules=[__name__])
+    model = [f"model={{_target_:{__name__}.Marked}}"] if kind.startswith("ByMark") else []
+    experiment = prepare([*words.split(), *model, its, "hardware.workers=2"], allow_modules=[__name__])
     if said is None:
         experiment.plan()
         return
