@@ -50,6 +50,7 @@ def _part(
         if id(parameter) not in pieces:
             mine = parameter.detach().tensor_split(group.size, dim)[piece].clone(memory_format=torch.contiguous_format)
             pieces[id(parameter)] = nn.Parameter(mine, requires_grad=parameter.requires_grad)
+            vars(pieces[id(parameter)]).update(vars(parameter))  # what an optimizer may look at
         return pieces[id(parameter)]
 
     for name, kind in kinds.items():

@@ -148,6 +148,14 @@ def test_other_sync_modes_agree_piece_by_piece(virtual_workers):
     assert distance(results[0]["whole"], plain["whole"]) < 1e-12
 
 
+def test_pieces_keep_the_attributes_that_a_model_gives_its_parameters():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
+    for name, parameter in model.named_parameters():
+        vars(parameter)["of"] = name
+    for part in TensorParallel(2).split(model):
+        assert [vars(each)["of"] for each in part.parameters()] == [name for name, _ in model.named_parameters()]
+
+
 def test_pieces_are_columns_of_the_first_and_rows_of_the_second():
     model = two_pairs64()
     one, other = TensorParallel(2).split(model)
