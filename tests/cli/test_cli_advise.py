@@ -59,7 +59,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     assert first[0].startswith("first by bytes: paceline train ") and first[1].startswith("  time: not predicted")
     assert first[4] == "  to try: --race 2 trains the first two here, until one wins"
     assert "front" not in table, "nothing is timed, so that nothing is on a front"
-    assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
+    assert "must be raced: asynchronous" in table and "says how to describe this machine, with its price" in table
 
 
 @pytest.mark.slow
