@@ -264,8 +264,8 @@ def _planned_until(
 
 
 def _refuse_untimed(question: Question, rows: Sequence[Predicted], why: str, last: bool) -> None:
-    """Raises `ConfigError` if `rows`, of which none is timed, are all, or two strategies of them have one reason: then
-    no other has a time.
+    """Raises `ConfigError` if `rows`, of which none is timed, are all, or two strategies of them have one reason. It is
+    then taken for that of the others: the usual strategy, which most often has a time, is among the first.
     """
     option = "--tokens" if question.tokens is not None else "--mtbf" if question.failures is not None else ""
     reasons = {(row.untimed, dict(row.candidate.settings)["strategy"]) for row in rows}

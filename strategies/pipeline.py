@@ -57,7 +57,7 @@ from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
 from .pipelining.chunks import Chunks, check_own, chunks_of, first_names, worker_of
-from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, look
+from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, check_gradients, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
 from .pipelining.schedules import BUBBLES, SCHEDULES
@@ -168,13 +168,7 @@ class Pipeline(StagedStrategy):
         sizes = self.micro_sizes(len(inputs))
         looks = look(layers, inputs[: sizes[0]], targets[: sizes[0]], loss)
         cuts = self._cuts(layers, looks, len(sizes))
-        ends = [i for i, each in enumerate(looks) if i >= min(cuts, default=len(looks)) and not each.passes]
-        if ends:
-            raise ConfigError(
-                f"strategy.cut={cuts}: layer {ends[0]} passes no gradient to the layers before it (as detach() does), "
-                f"and each stage but the first must. Choose strategy=data_parallel, or a strategy.cut with no cut "
-                f"before layer {ends[0] + 1}."
-            )
+        check_gradients(cuts, looks)
         return {"cut": cuts} if self.cut in ("time", "memory") else {}
 
     def _cuts(self, layers: Sequence[nn.Module], looks: Sequence[LayerProfile], micro_batches: int) -> list[int]:
@@ -183,7 +177,15 @@ class Pipeline(StagedStrategy):
         if self.cut == "memory":
             of_each = in_flight(self.of_first(micro_batches))
             return by_memory(layers, looks, of_each, self.recompute, self._versions(micro_batches))
-        return by_parameters(layers, len(self.holders)) if isinstance(self.cut, str) else self.cut
+        return self._cuts_alone(layers)
+
+    def _cuts_alone(self, layers: Sequence[nn.Module]) -> list[int]:
+        """Returns the cuts that need no look at a batch. Raises `ConfigError`."""
+        if self.cut == "parameters":
+            return by_parameters(layers, len(self.holders))
+        if isinstance(self.cut, str):
+            raise ConfigError(f"strategy.cut={self.cut}: needs a batch to look at (Strategy.settled)")
+        return self.cut
 
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
         """Each block alone. Raises `ConfigError`."""
@@ -208,12 +210,7 @@ class Pipeline(StagedStrategy):
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         layers, stages = self.layers_alone(model), len(self.holders)
-        if self.cut == "parameters":
-            cuts = by_parameters(layers, stages)
-        elif isinstance(self.cut, str):
-            raise ConfigError(f"strategy.cut={self.cut}: needs a batch to look at (Strategy.settled)")
-        else:
-            cuts = self.cut
+        cuts = self._cuts_alone(layers)
         if not _rises(cuts, stages, len(layers)):
             raise ConfigError(
                 f"strategy.cut={cuts}: needs {stages - 1} rising layer indices from 1 to {len(layers) - 1}"

@@ -15,13 +15,16 @@ WAY_OUT = "Give it all of its groups of parameters before wrap."
 
 
 class ParameterOrder:
-    """The names of an optimizer's parameters, group by group; "" for a parameter that the model lacks."""
+    """The names of an optimizer's parameters, group by group; "" for a parameter that the model lacks.
+
+    `stepped`: the parameters themselves, in that order.
+    """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Takes the optimizer as the script made it: a sync mode may put shards in the place of parameters."""
         self._known = {id(parameter): name for name, parameter in model.named_parameters()}
         self._optimizer, self._groups = optimizer, self._since(optimizer, 0)
-        self._shapes = [each.shape for group in optimizer.param_groups for each in group["params"]]
+        self.stepped: list[nn.Parameter] = [each for group in optimizer.param_groups for each in group["params"]]
 
     def names(self) -> list[list[str]]:
         """Returns the names in each group, those of groups that the script has added since at the end."""
@@ -67,7 +70,7 @@ class ParameterOrder:
         """Raises `ConfigError` where parameters have the shapes of what is kept in another order."""
         for key in {key for its in state.values() for key in its}:
             of_key = {n: its[key].shape for n, its in state.items() if isinstance(its.get(key), Tensor)}
-            theirs, mine = [*of_key.values()], [self._shapes[n] for n in of_key if n < len(self._shapes)]
+            theirs, mine = [*of_key.values()], [self.stepped[n].shape for n in of_key if n < len(self.stepped)]
             if theirs != mine and sorted(theirs) == sorted(mine):
                 raise ConfigError(
                     "optimizer: has its parameters in another order than at the checkpoint, and an earlier version "

@@ -109,7 +109,6 @@ class Run:
                     resumed.load_model(model)
                 self._vectors = Vectors(trained.values())
                 self._trained = TrainedSet(model, optimizer, self._vectors)
-                stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
                 order = ParameterOrder(model, optimizer)
                 self.sync.prepare(trained, optimizer, group)
                 keep_memory(optimizer)
@@ -128,7 +127,7 @@ class Run:
             joined.leave()
             raise
         self._hook = optimizer.register_step_pre_hook(self._check_step)
-        self.gradients = Gradients(self.sync, stepped, optimizer, group, experiment.sync.knobs.get("shard"))
+        self.gradients = Gradients(self.sync, order.stepped, optimizer, group, experiment.sync.knobs.get("shard"))
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
         self._others = register_optimizer_step_post_hook(self._other_step)

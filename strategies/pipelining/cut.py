@@ -83,6 +83,17 @@ def by_parameters(layers: Sequence[nn.Module], stages: int) -> list[int]:
     return balanced([_bytes(layer) for layer in layers], stages)
 
 
+def check_gradients(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
+    """Raises `ConfigError` where a stage behind the first passes no gradient on."""
+    ends = [i for i, each in enumerate(looks) if i >= min(cuts, default=len(looks)) and not each.passes]
+    if ends:
+        raise ConfigError(
+            f"strategy.cut={cuts}: layer {ends[0]} passes no gradient to the layers before it (as detach() does), "
+            "and each stage but the first must. Choose strategy=data_parallel, or a strategy.cut with no cut "
+            f"before layer {ends[0] + 1}."
+        )
+
+
 def by_time(layers: Sequence[nn.Module], looks: Sequence[LayerProfile], stages: int, recompute: bool) -> list[int]:
     flops = _before((1 + recompute) * each.forward + each.backward for each in looks)
     trained = _before(map(_trained_bytes, layers))

@@ -1,5 +1,6 @@
 """torchrun ends with 1 and a traceback of its own, whatever its worker ended with: why compat/torchrun.py is there."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.compat.torchrun import killed_by, status
+from paceline.compat.torchrun import LAUNCHER, killed_by, main, status
 
 
 def test_a_worker_that_left_without_a_word_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +36,27 @@ def test_a_worker_that_was_killed_is_the_cause_whatever_ended_the_others(
     for first in codes:
         assert status(codes, first) == 4
         assert capsys.readouterr().err == "worker 0 was killed by SIGKILL (out of memory?)\n"
+
+
+def test_an_end_long_after_the_first_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    failures = {rank: ProcessFailure(rank, 1, code, "<N/A>") for rank, code in enumerate((3, -9))}
+    failures[1].timestamp = failures[0].timestamp - 20  # the agent ended the other one, which took its time
+
+    def fails(words: list[str]) -> None:
+        raise ChildFailedError("script.py", failures)
+
+    monkeypatch.setattr(run, "main", fails)
+    monkeypatch.setattr(sys, "argv", ["torchrun", "script.py"])
+    monkeypatch.setattr(logging, "disable", lambda _: None)  # this process goes on
+    monkeypatch.setenv(LAUNCHER, "")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (4, "worker 1 was killed by SIGKILL (out of memory?)\n")
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGRTMIN + 3, "signal 37")])

@@ -1,0 +1,183 @@
+"""Traces a forward pass by torch.fx, and refuses one that does more than its trace says.
+
+A trace keeps what happens to tensors of the batch alone. So a forward is refused that changes attributes, buffers or
+weights, draws random numbers that no tensor of the batch asks for, or turns gradients or autocast on or off: stages
+would do it never, or in each step alike. Modules that are not traced, such as torch's batch norm, may change what they
+have.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from ...compat.dispatch import aliases_first
+from ...compat.storages import version_of
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+_IN_PLACE = re.compile(r"(?!__)\w*[^_]_|(__)?i(add|sub|mul|(true|floor)div|mod|pow|matmul|and|x?or|[lr]shift)(__)?")
+_VIEWS = frozenset({"getitem", "__getitem__", "getattr", "float"})  # beside those that torch says itself
+
+
+class _Value(fx.Proxy):
+    """Stands for a tensor in a trace."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in ("tracer", "node"):
+            raise ValueError(f"it sets the attribute {name} of a tensor, which no stage would do")
+        super().__setattr__(name, value)
+
+
+class StrictTracer(fx.Tracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
+    def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """Raises `ValueError` for a forward of which the trace is not the whole."""
+        assert isinstance(root, nn.Module)
+        self._modes, attributes, random_states = _modes(), _attributes(root), _random_states()
+        self._switches = {id(each): (name, key, getattr(each, key)) for each, name, key in _switches(root)}
+        self._named, tensors = dict(root.named_parameters(remove_duplicate=False)), _tensors(root)
+        graph = super().trace(root, concrete_args)
+        if _random_states() != random_states:
+            raise ValueError("it draws random numbers whose shape is not the batch's, once for all steps")
+        for key, value in _attributes(root).items():
+            if not _same(attributes.get(key), value):
+                raise ValueError(f"it changes the attribute {key}, which no stage would do")
+        self._check(*root.modules(), *root.parameters())
+        after = _tensors(root)
+        changed = [key for key, before in tensors.items() if not _is_kept(before, after.get(key))]
+        changed += [key for key in map(_written, graph.nodes) if key]
+        if changed:
+            raise _changes(tensors[changed[0]][0] if changed[0] in tensors else "a tensor that is not of the batch")
+        return graph
+
+    def _check(self, *used: nn.Module | nn.Parameter) -> None:
+        """Raises `ValueError` if one of them is not in the mode in which it was before the trace."""
+        for each in used:
+            if id(each) in self._switches:
+                name, key, value = self._switches[id(each)]
+                if getattr(each, key) != value:
+                    raise _changes(f"{key} of {name or 'the model'}")
+
+    def create_node(self, *given: Any, **named: Any) -> fx.Node:
+        if _modes() != self._modes:
+            raise ValueError("it turns gradients or autocast on or off, which no stage would do")
+        node = super().create_node(*given, **named)
+        if node.op == "call_module":
+            module = self.root.get_submodule(str(node.target))
+            self._check(*module.modules(), *module.parameters())
+        self._check(*(self._named[name] for name in map(_fetched, node.all_input_nodes) if name in self._named))
+        return node
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        owner = self.root.get_submodule(module_qualified_name.rpartition(".")[0])
+        return isinstance(owner, nn.ModuleList) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _changes(what: str) -> ValueError:
+    return ValueError(
+        f"it changes {what}, which only a module that blocks() returns may, or a layer where the model is nn.Sequential"
+    )
+
+
+def _switches(model: nn.Module) -> Iterator[tuple[nn.Module | nn.Parameter, str, str]]:
+    for name, module in model.named_modules():
+        yield module, name, "training"
+    for name, parameter in model.named_parameters():
+        yield parameter, name, "requires_grad"
+
+
+def _tensors(model: nn.Module) -> dict[str, tuple[str, Tensor, int]]:
+    """Returns all tensors of a model by name: in words, itself, and how often it was changed in place."""
+    plain = (
+        (f"{path}.{name}".removeprefix("."), value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and not name.startswith("_tensor_constant")  # of torch.fx itself
+    )
+    found = {
+        "tensor": plain,
+        "buffer": model.named_buffers(remove_duplicate=False),
+        "parameter": model.named_parameters(remove_duplicate=False),
+    }
+    return {
+        name: (f"the {kind} {name}", each, 0 if each.is_inference() else version_of(each))
+        for kind, named in found.items()
+        for name, each in named
+    }
+
+
+def _is_kept(before: tuple[str, Tensor, int], after: tuple[str, Tensor, int] | None) -> bool:
+    if after is None:
+        return False
+    (what, one, version), (_, other, later) = before, after
+    if one is other:
+        return version == later
+    is_plain = what.startswith("the tensor ")  # a forward may make it again, with the same numbers
+    return is_plain and one.shape == other.shape and (one.is_meta or (one.dtype == other.dtype and one.equal(other)))
+
+
+def _written(node: fx.Node) -> str | None:
+    """Returns the tensor of the model that `node` changes in place; None for what the forward computes."""
+    name = _operation(node)
+    is_first = _IN_PLACE.fullmatch(name) or name == "__setitem__" or node.kwargs.get("inplace")
+    target = node.args[0] if is_first and node.args else node.kwargs.get("out")
+    while isinstance(target, fx.Node) and _is_view(_operation(target)):
+        target = target.args[0] if target.args else None
+    return _fetched(target) if isinstance(target, fx.Node) else None
+
+
+def _operation(node: fx.Node) -> str:
+    if node.op == "call_method":
+        return str(node.target)
+    return getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+
+
+def _is_view(operation: str) -> bool:
+    """Returns True if what the operation returns may be in the memory of its first argument."""
+    return operation in _VIEWS or _IN_PLACE.fullmatch(operation) is not None or aliases_first(operation)
+
+
+def _fetched(node: fx.Node) -> str | None:
+    return str(node.target) if node.op == "get_attr" else None
+
+
+def _modes() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+
+
+def _random_states() -> tuple[bytes, object, str]:
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
+
+
+def _attributes(model: nn.Module) -> dict[str, object]:
+    """Returns the attributes of all modules that are no tensors and no modules, by name. A value that a trace has kept
+    counts as a tensor, in a list or a dict, too.
+    """
+    return {
+        f"{path}.{name}".removeprefix("."): _plain(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name not in _OF_TORCH and not isinstance(value, fx.Proxy | Tensor)
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: each for key, each in value.items() if not isinstance(each, fx.Proxy | Tensor)}
+    if isinstance(value, list):
+        return [each for each in value if not isinstance(each, fx.Proxy | Tensor)]
+    return copy(value) if isinstance(value, set) else value
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # of a class of somebody's, an array of several numbers
+        return False
