@@ -373,6 +373,10 @@ class Unrepeatable(nn.Module):
                 y = F.linear(x, weight)
                 self.enter.requires_grad_(True)
                 return self.head(y)
+            case "freezes afterwards":
+                y = self.head(self.enter(x))
+                self.enter.requires_grad_(False)
+                return y
             case "evaluates":
                 self.enter.eval()
                 y = self.enter(x)
@@ -404,6 +408,7 @@ class Unrepeatable(nn.Module):
         ("freezes", r"it changes requires_grad of enter\.weight,"),
         ("freezes a while", r"it changes requires_grad of enter\.weight,"),
         ("freezes a weight a while", r"it changes requires_grad of enter\.weight,"),
+        ("freezes afterwards", r"it changes requires_grad of enter\.weight,"),
         ("evaluates", "it changes training of enter,"),
     ],
 )
