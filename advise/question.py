@@ -96,7 +96,13 @@ def ask(
         workers = machine.devices if machine is not None and machine.devices else 2
     if batch is not None and not 1 <= batch <= 2**31 - 1:
         raise ConfigError(f"--batch {batch}: is a number of samples of a step, at least 1")
-    for name, limit in (("--budget", budget), ("--deadline", deadline)):
+    of_sample = _tokens(experiment, tuple(allowed))
+    for name, limit in (("--tokens", tokens), ("--budget", budget), ("--deadline", deadline)):
+        if limit is not None and of_sample is None:
+            raise ConfigError(
+                f"{name}: is of a training on tokens, and samples of data={experiment.data.name} are no sequences of "
+                "tokens; leave it out"
+            )
         if limit is not None and tokens is None:
             raise ConfigError(f"{name}: is of a whole training; give its tokens, too: --tokens 20e9")
     if budget is not None and (machine is None or machine.price_per_hour is None):
@@ -107,9 +113,6 @@ def ask(
         )
     if "name" in {key_of(text) for text in overrides}:
         raise ConfigError("name: is of one run, and these are many; leave it out")
-    of_sample = _tokens(experiment, tuple(allowed))
-    if tokens is not None and of_sample is None:
-        raise ConfigError(f"--tokens: samples of data={experiment.data.name} are no sequences of tokens")
     return Question(
         tuple(map(visible, overrides)),
         experiment,

@@ -22,6 +22,7 @@ from .schema import from_file
 
 OWN_NUMBERS = ("callbacks", "experiment", "task")  # groups whose choices may bring metrics of other names
 READY = CONF.parent / "sweeps"  # beside conf, in a clone and as installed
+_ZIP = "'zip(optimizer.lr=0.1,0.05; batch_size=64,128)'"  # how it is written
 _READY = re.compile(r"(?:sweeps/)?((?:studies/)?[\w-]{1,80})(?:\.yaml)?", re.ASCII)
 
 
@@ -230,10 +231,12 @@ def _without_leaders(parameters: dict[str, Space]) -> dict[str, Space]:
 
 
 def _zipped(text: str) -> list[str] | None:
-    """Returns the overrides within `zip(a=1,2; b=3,4)`; None of any other text."""
+    """Returns the overrides within `zip(a=1,2; b=3,4)`; None of any other text. Raises `ConfigError`."""
     inner = text.strip()
-    if not (inner.startswith("zip(") and inner.endswith(")")):
+    if not inner.startswith("zip("):
         return None
+    if not inner.endswith(")"):
+        raise ConfigError(f"{text}: is no zip; write for instance {_ZIP}")
     return [word.strip() for word in inner[4:-1].split(";")]
 
 
@@ -245,5 +248,5 @@ def _values_of(text: str, config_dir: str | None) -> tuple[str, list[str]]:
     """Raises `ConfigError`."""
     key, found = sweep_values(text, Path(config_dir) if config_dir else None)
     if not isinstance(found, list):
-        raise ConfigError(f"{text}: must have several values, such as 'zip(optimizer.lr=0.1,0.05; batch_size=64,128)'")
+        raise ConfigError(f"{text}: must have several values, such as {_ZIP}")
     return key, found

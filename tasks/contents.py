@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from math import prod
 from typing import Any
 from unicodedata import normalize
@@ -21,7 +22,8 @@ _INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # what pandas and Arr
 class Contents:
     """`inputs`: each with its dtype and shape. Sizes count samples; None: they are counted when they are read.
 
-    `targets` has the names of what is learnt, `class_names` the first few classes; both may be unknown.
+    `targets` has the names of what is learnt, `class_names` the first few classes; both may be unknown. `orders`: of
+    the names of all columns and of all classes, a digest in their order and one of the sorted names.
     """
 
     inputs: dict[str, str]
@@ -34,6 +36,7 @@ class Contents:
     each: list[int]  # the shape of a sample's targets
     left_out: list[str]  # files that are not read, the first few
     held_from: str  # the split whose fifth is for test, where it was named for both
+    orders: dict[str, list[str]]
 
     def in_words(self) -> str:
         """Returns one line."""
@@ -70,14 +73,14 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
     if spec.features is not None:
         inputs = {f"{spec.features:,} sparse features,": f"at most {spec.input_shape[-1]:,} a sample"}
     elif spec.inputs is None and len(told.inputs) != 1:
-        inputs, columns = {"inputs": _what(spec.input_dtype, spec.input_shape)}, told_first(told.inputs)
+        inputs, columns = {"inputs": _what(spec.input_dtype, spec.input_shape)}, list(told.inputs)
     else:
         names = told.inputs if spec.inputs is None else spec.fields
-        columns = told_first([name for name in told.inputs if spec.inputs is not None and name not in spec.fields])
+        columns = [name for name in told.inputs if spec.inputs is not None and name not in spec.fields]
         inputs = {safe(str(name)): _what(f.dtype, f.shape) for name, f in zip(names, spec.fields.values(), strict=True)}
     return Contents(
         inputs,
-        columns,
+        told_first(columns),
         spec.train_size if train is None else train,
         spec.test_size if test is None else test,
         told_first(told.targets),
@@ -86,7 +89,13 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
         list(spec.target_shape),
         told_first(told.left_out),
         safe(told.held_from) if told.held_from else "",
+        {key: digests(names) for key, names in (("class_names", told.classes or ()), ("columns", columns)) if names},
     )
+
+
+def digests(names: Sequence[str]) -> list[str]:
+    """Returns SHA-256 of the names in their order, and of the sorted names."""
+    return [sha256(repr(list(each)).encode(errors="surrogatepass")).hexdigest() for each in (names, sorted(names))]
 
 
 def notes_on(spec: DataSpec, told: Described) -> list[str]:

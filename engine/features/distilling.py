@@ -180,18 +180,11 @@ def _check_learnt(chosen: Chosen, run: RunDirectory, stored: Experiment) -> None
             f"{told}: was trained with task={stored.task.name}, whose scores are no logits of probabilities. Choose a "
             "teacher of task=cross_entropy."
         )
-    learnt = weights.order_learnt(run.path)
-    if not any(learnt.values()):
-        return
     own = contents(chosen.data.source.spec, chosen.data.described())
-    for key, theirs in learnt.items():
-        ours: list[str] = getattr(own, key)
-        if theirs and ours and theirs != ours:
-            raise ConfigError(
-                f"{told}: its {weights.ORDERED[key]} are {', '.join(theirs)}, and those of "
-                f"data={chosen.experiment.data.name} are {', '.join(ours)}. Choose data with the same ones in the same "
-                "order, or another teacher."
-            )
+    for what, words in weights.differing(run.path, own, chosen.experiment.data.name):
+        raise ConfigError(
+            f"{told}: its {what} {words}. Choose data with the same ones in the same order, or another teacher."
+        )
 
 
 def _has_margins(stored: Experiment, allowed: tuple[str, ...]) -> bool:

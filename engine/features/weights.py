@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -135,17 +135,24 @@ def check(
         _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)
 
 
-def order_learnt(run: Path) -> dict[str, list[str]]:
-    """Returns the first few names of classes and of inputs in the order in which the run's model knows them, by the
-    keys of `ORDERED`; [] where the run does not say.
+def differing(run: Path, ours: Contents, data: str, turned: bool = False) -> list[tuple[str, str]]:
+    """Returns "classes" and "inputs" where the data name others, or in another order, than the data that the run's
+    model has learnt, each with a sentence. Nothing is known of a run that does not say, nor of data without names.
+
+    Args:
+        turned: the same names in another order alone.
     """
     first, _ = RunDirectory(run).scan(1)
     learnt: Any = first[0].get("contents") if first else None
-    found: dict[str, list[str]] = {}
-    for key in ORDERED:
-        names: Any = learnt.get(key) if isinstance(learnt, dict) else None
-        is_known = isinstance(names, list) and all(isinstance(each, str) for each in names)
-        found[key] = cast("list[str]", names) if is_known else []
+    orders: Any = learnt.get("orders") if isinstance(learnt, dict) else None
+    found: list[tuple[str, str]] = []
+    for key, mine in ours.orders.items():
+        theirs: Any = orders.get(key) if isinstance(orders, dict) else None
+        if not isinstance(theirs, list) or theirs == mine or (turned and theirs[1:] != mine[1:]):
+            continue
+        told, own = (", ".join(map(str, names or ())) for names in (learnt.get(key), getattr(ours, key)))
+        rest = "; the rest differs" if told == own else ""
+        found.append((ORDERED[key], f"are {told}, and those of data={data} are {own}{rest}"))
     return found
 
 
@@ -156,13 +163,10 @@ def check_order(weights: str, contents: Contents, data: str) -> None:
     run = next((folder for folder in Path(weights).parents[:3] if is_run(folder)), None)
     if run is None:
         return
-    for key, theirs in order_learnt(run).items():
-        ours: list[str] = getattr(contents, key)
-        if theirs != ours and sorted(theirs) == sorted(ours):
-            raise ConfigError(
-                f"weights={weights}: the {ORDERED[key]} of its run are {', '.join(theirs)}, and those of data={data} "
-                f"are {', '.join(ours)}. Choose data that have them in the same order."
-            )
+    for what, told in differing(run, contents, data, turned=True):
+        raise ConfigError(
+            f"weights={weights}: the {what} of its run {told}. Choose data that have them in the same order."
+        )
 
 
 def _shapes_in(path: Path, key: str) -> dict[str, list[int]]:

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -340,9 +342,17 @@ def _with(path: Path, read: Callable[[Any], Any], most: int | None = None) -> An
     """
     if path.suffix.lower() == ".gz":
         data = unpacked(path, most)
+        _check_encoding(path, data[:2])
         return _guarded(str(path), lambda: read(import_module("pyarrow").BufferReader(data)))
     with open_data(path) as file, import_module("pyarrow").OSFile(f"/dev/fd/{file.fileno()}") as opened:
+        _check_encoding(path, os.pread(file.fileno(), 2, 0))
         return _guarded(str(path), lambda: read(opened))
+
+
+def _check_encoding(path: Path, start: bytes) -> None:
+    """Raises CorruptDataError for UTF-16, as spreadsheets save it. `start`: the first two bytes."""
+    if start in (BOM_UTF16_LE, BOM_UTF16_BE):
+        raise CorruptDataError(f"{path} cannot be read: it is UTF-16. Save the file as UTF-8")
 
 
 def _guarded(what: str, read: Callable[[], Any]) -> Any:

@@ -480,6 +480,7 @@ def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.Mo
         ([*EIGHT, "hardware.machine.price_per_hour=null"], {"budget": 5.0, "tokens": 1e9}, "price_per_hour=DOLLARS"),
         (["model=gpt", "data=text"], {"budget": 5.0, "tokens": 1e9}, r"describe this machine .*calibrate\.md"),
         (["model=cnn", "data=fashion_mnist"], {"tokens": 1e9}, "are no sequences of tokens"),
+        (["model=cnn", "data=fashion_mnist"], {"deadline": 5.0}, "--deadline: is of a training on tokens, and"),
         (EIGHT, {"batch": 0}, "--batch 0: is a number of samples"),
         ([*EIGHT, "name=x"], {}, "name: is of one run"),
     ],

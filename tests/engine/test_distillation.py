@@ -301,7 +301,9 @@ def test_a_teacher_that_was_changed_or_has_other_inputs_is_refused(tmp_path: Pat
 def rows(path: Path, names: str, columns: str = "ab") -> list[str]:
     cells = {"a": "1.5,-2.5,3.5", "b": "0.5,1.5,-1.5"}
     lines = [",".join([*columns, "kind"])]
-    lines += [",".join([*(cells[each].split(",")[i % 3] for each in columns), names[i % 3]]) for i in range(15)]
+    lines += [
+        ",".join([*(cells.get(each, "1,2,4").split(",")[i % 3] for each in columns), names[i % 3]]) for i in range(15)
+    ]
     path.write_text("\n".join(lines) + "\n")
     return ["tracking=none", "data=table", f"data.path={path}", "data.targets=kind", "model.hidden=[4]", *ONE]
 
@@ -324,6 +326,20 @@ def test_a_teacher_of_other_classes_or_columns_or_of_margins_is_refused(tmp_path
     margins = finished(tmp_path, *first, "task=hinge", name="margins").path
     with pytest.raises(ConfigError, match="was trained with task=hinge, whose scores are no logits"):
         prepare([*same, *taught(margins)]).plan()
+
+
+@pytest.mark.budget(2)
+def test_columns_and_classes_beyond_those_that_are_told_have_an_order_too(tmp_path: Path) -> None:
+    first = [*rows(tmp_path / "first.csv", "xyz", "abcdefgh"), "hardware=virtual", "steps=1"]
+    known = finished(tmp_path, *first, name="known").path
+    prepare([*rows(tmp_path / "same.csv", "xyz", "abcdefgh"), f"weights={known}", *taught(known)]).plan()
+    late = rows(tmp_path / "late.csv", "xyz", "abcdefhg")
+    told = "a, b, c, d, e, and 3 more"
+    words = f"inputs of its run are {told}, and those of data=table are {told}; the rest differs. Choose data"
+    with pytest.raises(ConfigError, match=words):
+        prepare([*late, f"weights={known}"]).plan()
+    with pytest.raises(ConfigError, match=f"its inputs are {told}, and those .* are {told}; the rest differs. Choose"):
+        prepare([*late, *taught(known)]).plan()
 
 
 def test_a_run_names_its_teacher_by_the_whole_path(teacher: Path) -> None:

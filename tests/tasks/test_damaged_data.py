@@ -1,5 +1,6 @@
 """Damaged files of data are refused by name, whatever is wrong with them: no traceback, no wait, no end by a signal."""
 
+import gzip
 import io
 import json
 import os
@@ -353,6 +354,17 @@ def test_texts_that_are_not_utf_8_are_said(suffix: str, used: str, tokens: str |
     inputs, targets = ("a", "kind") if used == "targets" else ("kind", "a")
     with pytest.raises(CorruptDataError, match=rf"column kind of .*x\.{suffix} cannot be read: .* is not UTF-8\. Save"):
         read(Table(str(path), inputs=inputs, targets=targets, tokens=tokens))
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.csv.gz"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_said(encoding: str, name: str, tmp_path: Path) -> None:
+    text = '\ufeff{"a": 1, "target": 0}\n' * N if "jsonl" in name else "\ufeffa,target\n" + "1,0\n2,1\n" * N
+    data = text.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(CorruptDataError, match=f"{name} cannot be read: it is UTF-16. Save the file as UTF-8"):
+        read(Table(str(tmp_path / name)))
 
 
 @needs_pyarrow
