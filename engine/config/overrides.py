@@ -1,16 +1,36 @@
 """The overrides that one would type for a configuration: its differences from the defaults of its choices."""
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
-from ...conf.grammar import as_override
+from ...conf import grammar
 from ...conf.groups import BY_NAME
 from ...tracking.files import read_yaml
 from .choice_files import file_of
 from .compose import compose
 from .described import as_described
 from .experiment import CONF, completed, shipped
+
+_OPENED = re.compile(r"(\\*)\$\{")  # where OmegaConf would read an interpolation
+
+
+def as_override(value: Any) -> str:
+    """Returns a stored value as in an override. It was resolved, and what looks like an interpolation is a text."""
+    return grammar.as_override(_literal(value))
+
+
+def _literal(value: Any) -> Any:
+    match value:
+        case str():
+            return _OPENED.sub(lambda found: found[1] * 2 + r"\${", value)
+        case list():
+            return [_literal(each) for each in value]
+        case dict():
+            return {key: _literal(each) for key, each in value.items()}
+        case _:
+            return value
 
 
 def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list[str]:
@@ -30,7 +50,7 @@ def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list
     default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
     typed = [f"{group}={name}" for group, name in named.items() if usual.get(group) != name]
     for group in (group for group in choices if group not in named):
-        typed += as_described(group, **mine[group])
+        typed += as_described(group, **_literal(mine[group]))
     typed += [f"{group}={name}" for group, name in sections.items()]
     for key, value in mine.items():
         if key == "callbacks":
@@ -63,7 +83,7 @@ def _callbacks(chosen: dict[str, Any], config_dir: Path | None) -> list[str]:
         usual = shipped("callbacks", name).knobs if file_of("callbacks", name) else dict.fromkeys(knobs, _OTHER)
         typed += _differences(f"callbacks.{name}", usual, knobs)
     for name in names[len(named) :]:
-        typed += as_described(f"callbacks.{name}", **chosen[name])
+        typed += as_described(f"callbacks.{name}", **_literal(chosen[name]))
     return typed
 
 

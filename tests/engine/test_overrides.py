@@ -40,6 +40,19 @@ def test_they_compose_the_same_configuration_and_are_no_more_than_was_typed(type
     assert len(found) == len(typed)
 
 
+@pytest.mark.parametrize(
+    "text", ["${x}", "a${x", r"\${x}", r"\\a\${x}b\${oc.env:HOME}", r"c\d", "${x}\\", "$", "it's ${x}"]
+)
+def test_a_stored_text_that_looks_like_an_interpolation_stays_a_text(text):
+    config = stored("tracking.tags=[a]", "data=table")
+    config["data"]["knobs"]["path"] = text
+    config["tracking"]["tags"] = [text]
+    assert stored(*overrides_of(config)) == config
+    config["data"]["target"] = "mine.houses.Houses"  # described
+    config["data"]["name"] = "houses"
+    assert stored(*overrides_of(config)) == config
+
+
 def test_a_preset_is_told_by_what_it_sets():
     config = stored("experiment=fashion_cnn")
     found = overrides_of(config)
