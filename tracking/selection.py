@@ -26,8 +26,13 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def configured(run: RunData) -> dict[str, Any]:
-    """Returns the run's choices by the keys of the command line (`sync`, `optimizer.lr`), those of a sweep last."""
+    """Returns the run's choices by the keys of the command line (`sync`, `optimizer.lr`), those of a sweep last.
+
+    `hardware.workers` is how many there were, where the configuration leaves it to the machine.
+    """
     flat = _flat(run.config)
+    if "hardware.workers" in flat and flat["hardware.workers"] is None:
+        flat["hardware.workers"] = run.summary.get("workers")
     return flat | run.swept.parameters if run.swept else flat
 
 

@@ -64,6 +64,12 @@ def test_a_condition_is_on_columns_configuration_keys_or_wandbs_names(condition,
     assert kept(condition) == names
 
 
+def test_workers_that_the_machine_chose_are_those_of_the_run():
+    left, fixed = (data(f"of {n}", {**config(), "hardware": {"workers": n}}, workers=2) for n in (None, 2))
+    assert kept("hardware.workers=2", runs=[left, fixed]) == ["of None", "of 2"]
+    assert configured(left)["hardware.workers"] == 2
+
+
 def test_conditions_are_joined_by_and():
     assert kept("optimizer=sgd", "workers>1", "accuracy<0.9") == ["ssp"] and kept("sync=ssp", "workers=2") == []
 
