@@ -10,7 +10,7 @@ import typer
 
 from ..conf.errors import ConfigError
 from .compare import check_file
-from .options import AllowModule, ConfigDir, Overrides
+from .options import AllowModule, Config, ConfigDir, Overrides, with_config
 from .output import note, note_all, results_alone, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ Export = Annotated[
 @results_alone()
 def advise(
     overrides: Overrides = None,
+    config: Config = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     model: Model = None,
@@ -134,11 +135,11 @@ def advise(
 ) -> None:
     """Find the best configuration for this hardware, and its cost: nothing is trained, unless --race is given.
 
-    Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. Layouts that
-    are refused or do not fit are left out and counted; the rest is ranked by prediction. The recommendation comes
-    first. On a terminal, or with COLUMNS set, the answer has 25 lines at most: --all adds the rest of the table, a
-    command for each line, and why not the others. Settings that you type are kept. Ctrl-C ends the planning with what
-    is known so far, and exit status 130.
+    Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. Layouts
+    that are refused or do not fit are left out and counted; the rest is ranked by prediction. The recommendation
+    comes first. On a terminal, or with COLUMNS set, the answer has 25 lines at most: --all adds the rest of the
+    table, a command for each line, and why not the others. Settings that you type, or that --config has, are kept.
+    Ctrl-C ends the planning with what is known so far, and exit status 130.
 
     \b
     paceline advise --model llama_8b --gpus 64xH100
@@ -161,13 +162,15 @@ def advise(
         raise ConfigError("--mtbf: lowers predictions, and a race measures. Leave one of them out.")
     _import_all()
     failures, allowed = failures_of(mtbf, restart, storage), allow_module or []
-    question = asked(overrides or [], model, hf, gpus, tokens, budget, deadline, batch, config_dir, allowed, failures)
-    if race is not None:
+    chosen, blamed = with_config(config, overrides or [], config_dir)
+    with blamed:
+        question = asked(chosen, model, hf, gpus, tokens, budget, deadline, batch, config_dir, allowed, failures)
+        if race is None:
+            _answer(question, sort, top, explain, format, html, files, every)
+            return
         from .advise_race import race_of
 
         race_of(question, race, target, seeds, name, format)
-        return
-    _answer(question, sort, top, explain, format, html, files, every)
 
 
 def _import_all() -> None:

@@ -96,6 +96,18 @@ def test_on_a_machine_that_was_measured_what_was_not_is_why_nothing_is_timed(pac
 
 
 @pytest.mark.budget(5)
+def test_a_file_is_asked_about_as_what_would_be_typed(paceline, here) -> None:
+    (here / "mine.yaml").write_text("model: gpt\ndata: text\nhardware: {name: a100_8}\nstrategy: tensor\nsync: bsp\n")
+    words = ("model=gpt", "data=text", "hardware=a100_8", "strategy=tensor", "sync=bsp")
+    typed, read = (paceline("advise", *begins, "--format", "csv") for begins in (words, ("--config", "mine.yaml")))
+    assert read.status == 0 and read.out == typed.out and "strategy=tensor" in read.out
+    (here / "bad.yaml").write_text("model: gbt\n")
+    refused = paceline("advise", "--config", "bad.yaml")
+    assert refused.status == 2 and refused.last.startswith("--config bad.yaml: model=gbt: there is no such choice")
+    assert paceline("advise", "--config", "mine.yaml", "--gpus", "8xH100").last.endswith("Choose one of them.")
+
+
+@pytest.mark.budget(5)
 def test_the_answer_begins_with_a_recommendation(paceline) -> None:
     words = ("advise", *GPT, "--tokens", "1B", "--top", "1")
     lines = paceline(*words).out.splitlines()
