@@ -334,7 +334,9 @@ class StoreKeyValues(KeyValues):
                     self._closing.wait(AGENT)
                 if not self._closing.is_set():
                     with suppress(OSError):
-                        print(f"worker {self.rank}: the rendezvous store is gone", file=sys.stderr, flush=True)
+                        who = "the launcher" if (by := self._store.served_by) is None else f"worker {by}"
+                        said = f"worker {self.rank} lost {who}: the rendezvous store is gone"
+                        print(said, file=sys.stderr, flush=True)
                     os._exit(4)
                 return
 

@@ -307,7 +307,7 @@ class StoreClient(dist.Store):
         Raises `RendezvousError`, or `HangError` when that worker does not come.
         """
         super().__init__()
-        self.endpoint, self._rank, self._seconds = endpoint, rank, timeout
+        self.endpoint, self.served_by, self._rank, self._seconds = endpoint, served_by, rank, timeout
         self._idle: list[socket.socket] = []
         self._closed = False
         self._process = os.getpid()

@@ -43,7 +43,7 @@ class _Hook:
         if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
             raise SystemExit(STATUS)
         if isinstance(error, StoreGoneError):  # worker 0 has the store, and ended
-            error = PeerLostError(f"a worker lost its peers: {error}")
+            error = PeerLostError(f"a worker lost worker 0: {error}")
         status, said = exit_code_of(error), str(error)
         if status is None and (lack := lack_of(error)) is not None:
             status, said = lack.exit_code, f"{words_of(lack)} ({place_of(error)})"

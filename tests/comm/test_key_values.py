@@ -1,5 +1,7 @@
 """Heartbeats: who has stopped is known when a wait has been too long, without looking again."""
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -115,3 +117,19 @@ def test_a_worker_that_nobody_waits_for_is_named_at_the_next_step(boards: list[S
     assert list(error.value.missing) == [2] and error.value.frozen
     boards[0].lost.add(2)  # the launcher has told of its death, without which others go on
     boards[0].in_step(3)
+
+
+@pytest.mark.parametrize(("served_by", "who"), [(0, "worker 0"), (None, "the launcher")])
+def test_a_heart_whose_store_goes_names_who_served_it(
+    served_by: int | None, who: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(key_values, "BEAT", 0.03)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setattr(os, "_exit", lambda status: status == 4 and ended.set())
+    store = serve_store(0)
+    board = StoreKeyValues(StoreClient(store.endpoint, 1, 5.0, served_by), 1, 2, 5.0)
+    store.close()
+    assert ended.wait(20)
+    board.close()
+    assert capsys.readouterr().err == f"worker 1 lost {who}: the rendezvous store is gone\n"

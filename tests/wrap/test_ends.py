@@ -228,6 +228,7 @@ def test_a_launched_worker_that_only_lost_a_peer_waits_before_it_says_so(
     assert refuses(error) == [("sleep", refusals.WAIT * waited), ("leave", exit_code_of(error) or 4)]
     said = capsys.readouterr().err
     assert said.endswith(f"{error}\n") and said.count("\n") == 1
+    assert said.startswith("a worker lost worker 0: ") == (error is GONE)
 
 
 def test_of_a_hosts_workers_the_first_that_fails_speaks_whichever_it_is(
