@@ -247,6 +247,7 @@ class StoreKeyValues(KeyValues):
     def hang(self, group: list[int], what: str) -> HangError:
         """The error of a wait that was too long, which says who of `group` is missing, or who else is frozen."""
         others = [rank for rank in group if rank != self.rank and rank not in self.lost]
+        others = [rank for rank in others if not self.has_left(rank)] or others
         frozen = self._stopped(others)
         if not frozen:  # somebody whom those wait for in turn?
             rest = [rank for rank in range(self.size) if rank != self.rank and rank not in self.lost]

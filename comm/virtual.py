@@ -303,9 +303,15 @@ class VirtualComm(Comm):
         return meeting.result
 
     def _whom(self, meeting: VirtualMeeting) -> str:
-        missing = [str(self.ranks[rank]) for rank in range(self.size) if rank not in meeting.given]
-        some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
-        return f"waits in {meeting.what} of {self.name} for workers {some}"
+        missing = self._some([rank for rank in range(self.size) if rank not in meeting.given])
+        return f"waits in {meeting.what} of {self.name} for workers {missing}"
+
+    def _waits_for_any(self) -> str:
+        others = self._some([rank for rank in range(self.size) if rank != self.rank])
+        return f"waits in recv_any from workers {others}"
+
+    def _some(self, ranks: list[int]) -> str:
+        return ", ".join(str(self.ranks[rank]) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
 
     def pass_until(self, clock: float) -> None:
         """Blocked until `clock`, if that is not past; aside no time passes."""
@@ -431,7 +437,7 @@ class VirtualComm(Comm):
             if first is not None:
                 worker.expected = first[0]
                 turns.wake(worker, first[0])
-            turns.sleep(worker, lambda: "waits in recv from anyone")
+            turns.sleep(worker, self._waits_for_any)
             worker.listens = None
         src = first[1]
         self._take(worker.collect((self.name, src)), tensor, src, start)

@@ -52,6 +52,15 @@ def test_a_frozen_worker_outside_the_group_is_named_for_it_is_what_the_group_wai
     assert error.missing == [1] and not error.frozen and "alive but elsewhere: worker 1" in str(error)
 
 
+def test_a_worker_that_has_left_is_not_named_beside_one_that_is_waited_for(boards: list[StoreKeyValues]) -> None:
+    boards[2].leave()
+    boards[2].close()
+    wait_for_looks(boards[0], boards[0]._looks + 2 * STOPPED + 2)
+    error = boards[0].hang([0, 1, 2], "in recv_any")
+    assert error.missing == [1] and not error.frozen
+    assert str(error).endswith("alive but elsewhere: worker 1 (last starting)")
+
+
 @pytest.mark.parametrize(
     ("doing", "said"),
     [

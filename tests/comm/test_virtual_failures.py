@@ -79,7 +79,7 @@ DEADLOCKS: dict[Callable[[VirtualComm], Any], list[str]] = {
         "worker 2 waits in recv from worker 0",
     ],
     leave_one_out: ["worker 0 waits in all_reduce of world/1.0 for workers 1", "worker 2 waits in all_reduce of"],
-    listen_to_nobody: ["worker 0 waits in recv from anyone"],
+    listen_to_nobody: ["worker 0 waits in recv_any from workers 1, 2"],
     hold_two_locks: ["worker 0 waits for a mutex of world that worker", "worker 2 waits for a mutex"],
     read_what_nobody_posts: ["worker 0 waits for 'key' from worker 1"],
 }
