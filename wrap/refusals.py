@@ -20,6 +20,7 @@ from types import TracebackType
 from ..comm.errors import PeerLostError
 from ..comm.store import StoreGoneError
 from ..compat.leaving import leave
+from ..compat.torchrun import SAID
 from ..engine.base.failures import exit_code_of, lack_of, place_of, words_of
 from ..engine.base.started import was_started
 from ..tracking.visible import visible_lines
@@ -68,7 +69,7 @@ def _say_once(said: str) -> None:
     if not (file := os.environ.get(FILE)):
         print(said, file=sys.stderr, flush=True)
         return
-    with Path(file).parents[1].joinpath("said").open("a") as spoken:
+    with Path(file).parents[1].joinpath(SAID).open("a") as spoken:
         fcntl.flock(spoken, fcntl.LOCK_EX)
         if os.fstat(spoken.fileno()).st_size == 0:
             print(said, file=sys.stderr, flush=True)

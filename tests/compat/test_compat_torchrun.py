@@ -5,27 +5,71 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from paceline.compat.torchrun import LAUNCHER, killed_by, main, status
+from paceline.wrap import refusals
+
+Ends = Callable[[Mapping[int, ProcessFailure], list[str]], str | int | None]
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """Returns the exit status of `main` when workers fail; with the word "says" one of them explains itself first."""
+
+    def end(failures: Mapping[int, ProcessFailure], words: list[str]) -> str | int | None:
+        def fails(given: list[str]) -> None:
+            (folder := Path(given[1]) / "run" / "attempt_0" / "1").mkdir(parents=True)
+            monkeypatch.setenv(refusals.FILE, str(folder / "error.json"))
+            if "says" in words:
+                refusals._say_once("refused")
+            raise ChildFailedError("script.py", dict(failures))
+
+        monkeypatch.setattr(run, "main", fails)
+        monkeypatch.setattr(sys, "argv", ["torchrun", *words])
+        monkeypatch.setattr(logging, "disable", lambda _: None)  # this process goes on
+        monkeypatch.setenv(LAUNCHER, "")
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    return end
 
 
 def test_a_worker_that_left_without_a_word_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status({0: 4, 1: 7}, 1) == 7
+    assert status({0: 4, 1: 7}, 1, True) == 7
     assert capsys.readouterr().err.startswith("worker 1 ended with exit status 7. Look at")
-    assert status({0: 1, 1: -15}, 1) == 1
+    assert status({0: 1, 1: -15}, 1, True) == 1
     assert capsys.readouterr().err.startswith("worker 0 ended with exit status 1. Look at")
 
 
+@pytest.mark.parametrize("code", [2, 3, 4, 6, 130])
+def test_a_status_of_ours_that_no_worker_explained_is_named(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status({1: code, 0: -15}, 0, False) == code
+    assert capsys.readouterr().err.startswith(f"worker 1 ended with exit status {code}. Look at")
+
+
+@pytest.mark.parametrize(("words", "named"), [("script.py", True), ("script.py says", False), ("--no-python x", False)])
+def test_a_status_that_a_script_or_a_job_explained_is_not_named(
+    words: str, named: bool, ends: Ends, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ends({1: ProcessFailure(1, 1, 3, "<N/A>")}, words.split()) == 3
+    said = capsys.readouterr().err
+    assert ("worker 1 ended with exit status 3" in said) == named and ("refused" in said) == ("says" in words)
+
+
 def test_the_status_is_that_of_the_worker_that_failed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status({1: 2}, 1) == 2
-    assert status({0: -15, 1: 6}, 0) == 6  # the other one was ended for its sake
-    assert status({0: 4, 1: 6}, 1) == 6
+    assert status({1: 2}, 1, True) == 2
+    assert status({0: -15, 1: 6}, 0, True) == 6  # the other one was ended for its sake
+    assert status({0: 4, 1: 6}, 1, True) == 6
     assert capsys.readouterr().err == ""
-    assert status({0: 143, 1: 3, 2: -15}, 0) == 3
-    assert status({0: 143, 1: 143}, 0) == 143  # all were told to stop
+    assert status({0: 143, 1: 3, 2: -15}, 0, True) == 3
+    assert status({0: 143, 1: 143}, 0, True) == 143  # all were told to stop
     assert capsys.readouterr().err == ""
 
 
@@ -34,29 +78,15 @@ def test_a_worker_that_was_killed_is_the_cause_whatever_ended_the_others(
     codes: dict[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for first in codes:
-        assert status(codes, first) == 4
+        assert status(codes, first, True) == 4
         assert capsys.readouterr().err == "worker 0 was killed by SIGKILL (out of memory?)\n"
 
 
-def test_an_end_long_after_the_first_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-
+def test_an_end_long_after_the_first_tells_nothing(ends: Ends, capsys: pytest.CaptureFixture[str]) -> None:
     failures = {rank: ProcessFailure(rank, 1, code, "<N/A>") for rank, code in enumerate((3, -9))}
     failures[1].timestamp = failures[0].timestamp - 20  # the agent ended the other one, which took its time
-
-    def fails(words: list[str]) -> None:
-        raise ChildFailedError("script.py", failures)
-
-    monkeypatch.setattr(run, "main", fails)
-    monkeypatch.setattr(sys, "argv", ["torchrun", "script.py"])
-    monkeypatch.setattr(logging, "disable", lambda _: None)  # this process goes on
-    monkeypatch.setenv(LAUNCHER, "")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code, capsys.readouterr().err) == (4, "worker 1 was killed by SIGKILL (out of memory?)\n")
+    assert ends(failures, ["script.py"]) == 4
+    assert capsys.readouterr().err == "worker 1 was killed by SIGKILL (out of memory?)\n"
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGRTMIN + 3, "signal 37")])
