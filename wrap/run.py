@@ -154,7 +154,7 @@ class Run:
 
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
         path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
-        return read(path, self.rank, self.workers)
+        return read(path, self.rank, self.workers, self.model)
 
     @property
     def is_chief(self) -> bool:

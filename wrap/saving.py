@@ -26,7 +26,7 @@ from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
-from ..strategies.core.state import buffers_of, load_state, read_all, state_with
+from ..strategies.core.state import buffers_of, load_state, read_all, state_of, state_with, uncompiled
 from ..tracking.errors import StorageError
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
@@ -78,8 +78,11 @@ def newest(experiment: Experiment, root: Path) -> Path:
     return found[-1]
 
 
-def read(path: Path, rank: int, workers: int) -> Resumed:
-    """Raises `ConfigError` for another number of workers, or `CorruptCheckpointError`."""
+def read(path: Path, rank: int, workers: int, model: nn.Module) -> Resumed:
+    """Returns the checkpoint, with tensors under the names that `model` has for them.
+
+    Raises `ConfigError` for another number of workers, or `CorruptCheckpointError`.
+    """
     manifest = checkpoint.read_manifest(path)
     if manifest.workers != workers:
         raise ConfigError(
@@ -88,7 +91,29 @@ def read(path: Path, rank: int, workers: int) -> Resumed:
         )
     directory = RunDirectory(path.parent.parent)
     check_identity(directory, read_stored(directory), path, manifest.run)
-    return Resumed(manifest, checkpoint.read_part(path, 0, rank, manifest))
+    return Resumed(manifest, _under_names_of(model, checkpoint.read_part(path, 0, rank, manifest)))
+
+
+def _under_names_of(model: nn.Module, own: State) -> State:
+    """Renames tensors where `torch.compile` wrapped the model at the checkpoint and not now, or the reverse."""
+    theirs, mine = (uncompiled({name: name for name in names}) for names in (own["parameters"], state_of(model)))
+    names = {theirs[plain]: mine[plain] for plain in theirs.keys() & mine.keys()}
+    if all(before == now for before, now in names.items()):
+        return own
+    return own | {key: _renamed(own[key], names) for key in ("parameters", "sync", "order") if key in own}
+
+
+def _renamed(state: Any, names: Mapping[str, str]) -> Any:
+    """Renames the keys of each dict that has names alone as keys, and texts that are names."""
+    match state:
+        case dict():
+            new = names if state.keys() <= names.keys() else {}
+            return type(state)((new.get(key, key), _renamed(each, names)) for key, each in state.items())
+        case list():
+            return [_renamed(each, names) for each in state]
+        case str():
+            return names.get(state, state)
+    return state
 
 
 def _check_same(experiment: Experiment, directory: RunDirectory) -> None:

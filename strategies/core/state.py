@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -40,6 +40,7 @@ _DTYPES = {  # as safetensors' headers call them
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+T = TypeVar("T")
 _NO_STATE = (safetensors.SafetensorError, KeyError, TypeError, ValueError)  # ValueError: JSON's too
 
 
@@ -261,7 +262,7 @@ def recv_state(src: int, comm: Comm) -> State:
     return from_bytes(data.numpy().tobytes())
 
 
-def uncompiled(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def uncompiled(state: Mapping[str, T]) -> dict[str, T]:
     """Returns the state under the names that it has where neither the model nor a layer is `torch.compile`d."""
     return {name.replace(COMPILED, ""): each for name, each in state.items()}
 

@@ -278,6 +278,32 @@ def test_an_optimizer_whose_parameters_have_no_order_goes_on_by_their_names(
     assert all(identical(before["weights"], after["weights"]) for before, after in zip(whole, rest, strict=True))
 
 
+@pytest.mark.budget(1)
+@pytest.mark.parametrize(("then", "overrides"), [(True, ("sync=diloco", "sync.period=4")), (False, ("sync=bsp",))])
+def test_a_model_that_is_compiled_only_then_or_only_now_goes_on(
+    then: bool, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    def trains(comm: Comm, folder: str, compiles: bool, stops: bool, resume: bool) -> torch.Tensor:
+        model, optimizer, loader = parts()
+        model: Any = torch.compile(model, backend="eager") if compiles else model
+        with joined(comm, folder, model, optimizer, loader, *overrides, resume=resume) as run:
+            for _ in run.loader:
+                comm.elapse(0.01)
+                run.backward(sum((each.square().sum() for each in model.parameters()), torch.zeros(())))
+                run.optimizer.step()
+                if stops and run.steps == 2:
+                    run.save(compiles="_orig_mod.")
+                    raise Stop
+            assert run.saved == ({"compiles": "_orig_mod."} if resume else {})
+        return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+    whole = run_virtual(2, trains, str(tmp_path / "whole"), False, False, False)
+    with pytest.raises(Stop):
+        run_virtual(2, trains, str(tmp_path / "parts"), then, True, False)
+    rest = run_virtual(2, trains, str(tmp_path / "parts"), not then, False, True)
+    assert all(map(torch.equal, whole, rest))
+
+
 def saved_by(workers: int, folder: Path) -> None:
     with pytest.raises(Stop):
         run_virtual(workers, script, str(folder), ("sync=bsp",), 8, 9, False)
