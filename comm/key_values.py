@@ -23,7 +23,7 @@ from .errors import HangError, PeerLostError
 from .store import StoreClient, StoreServer
 
 BEAT = 0.5  # seconds between heartbeats
-AGENT = 3.0  # seconds that torchrun's agent may take to end a worker whose store is gone
+ENDED = 3.0  # seconds in which torchrun's agent, or the kernel, ends a worker whose launcher or store is gone
 STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
 
 _AWAITED = re.compile(r"in (?:recv from|send to) worker (\d+)$")  # process.py's words
@@ -331,11 +331,12 @@ class StoreKeyValues(KeyValues):
                         answer(value.decode())
                 self._look()
             except RuntimeError:  # the store is gone, and with it whoever launched us
-                if "TORCHELASTIC_RUN_ID" in os.environ:  # worker 0 may have failed: then torchrun's agent ends this one
-                    self._closing.wait(AGENT)
+                by = self._store.served_by
+                if by is None or "TORCHELASTIC_RUN_ID" in os.environ:  # who is ended says nothing
+                    self._closing.wait(ENDED)
                 if not self._closing.is_set():
                     with suppress(OSError):
-                        who = "the launcher" if (by := self._store.served_by) is None else f"worker {by}"
+                        who = "the launcher" if by is None else f"worker {by}"
                         said = f"worker {self.rank} lost {who}: the rendezvous store is gone"
                         print(said, file=sys.stderr, flush=True)
                     os._exit(4)

@@ -13,6 +13,7 @@ import torch
 
 from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
+from ...comm.key_values import ENDED
 from ...comm.process import ProcessComm
 from ...cost.kernels import KernelRates, KernelTable
 from ..base import memory
@@ -34,6 +35,16 @@ def main(
 ) -> None:
     """`conditions`: (threads, processes) to measure kernels under. Rank 0 tells what was found, and how far it is."""
     tie_to_launcher()
+    try:
+        _measure(rank, workers, store, conditions, quick, out)
+    except Exception:
+        time.sleep(ENDED)  # a killed command is no error of this process
+        raise
+
+
+def _measure(
+    rank: int, workers: int, store: Endpoint, conditions: list[tuple[int, int]], quick: bool, out: Connection
+) -> None:
     comm = connect(store, rank, workers, TIMEOUT, torch.device("cpu"))
     memory.keep_freed()
 

@@ -2,18 +2,22 @@
 
 import json
 import resource
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
 from measured_machines import machine
 
+from paceline.comm.errors import PeerLostError
+from paceline.comm.store import StoreGoneError
 from paceline.cost.calibration import Calibration, read
 from paceline.cost.kernels import KernelTable
-from paceline.engine.calibration import session
+from paceline.engine.calibration import session, worker
 
 
 @pytest.fixture
@@ -91,6 +95,40 @@ def test_a_disk_without_room_is_told_before_minutes_of_measuring(paceline, here:
 def test_a_file_that_is_no_choice_is_refused(paceline) -> None:
     ended = paceline("calibrate", "--out", "lab.json")
     assert ended.status == 2 and "--out lab.json: a choice of hardware is a file DIR/hardware/NAME.yaml" in ended.err
+
+
+@pytest.mark.parametrize("end", [StoreGoneError("hung up"), BrokenPipeError(), PeerLostError("worker 1 hung up")])
+def test_a_process_whose_work_breaks_waits_before_it_says_so(
+    end: Exception, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel ends it meanwhile where the command was killed."""
+    waited: list[float] = []
+
+    def breaks(*_: object) -> NoReturn:
+        raise end
+
+    monkeypatch.setattr(worker, "tie_to_launcher", lambda: None)
+    monkeypatch.setattr(worker, "_measure", breaks)
+    monkeypatch.setattr(worker.time, "sleep", waited.append)
+    given: Any = None
+    with pytest.raises(type(end)):
+        worker.main(0, 2, given, [], True, given)
+    assert waited == [worker.ENDED]
+
+
+@pytest.mark.slow  # five processes
+@pytest.mark.fault
+def test_a_command_that_is_killed_leaves_no_process_and_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline.cli.main", "calibrate", "--quick", "--out", "mine/hardware/lab.yaml"]
+    said = ""
+    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as it:
+        assert it.stdout is not None
+        while "measuring" not in said:
+            said += it.stdout.readline()
+            assert it.poll() is None, said
+        it.kill()
+        said += it.stdout.read()  # until the last of its processes has ended
+    assert "Traceback" not in said and "lost" not in said, said
 
 
 @pytest.mark.slow

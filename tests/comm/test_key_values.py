@@ -134,6 +134,7 @@ def test_a_heart_whose_store_goes_names_who_served_it(
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr(key_values, "BEAT", 0.03)
+    monkeypatch.setattr(key_values, "ENDED", 0.03)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setattr(os, "_exit", lambda status: status == 4 and ended.set())
     store = serve_store(0)
