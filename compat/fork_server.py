@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process
@@ -20,6 +21,24 @@ def wake() -> None:
     if (server := pid()) is not None:
         with suppress(ProcessLookupError):
             os.kill(server, signal.SIGCONT)
+
+
+@contextmanager
+def kept_awake() -> Iterator[None]:
+    """Wakes the fork server every second meanwhile. Python waits without end for a stopped one to start a process."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            wake()
+
+    watcher = threading.Thread(target=watch, name="fork server", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def address() -> str:

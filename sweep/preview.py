@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..compat import fork_server
 from ..compat.dynamo import without_dynamo
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment, VirtualHardware
@@ -63,7 +64,8 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
 
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))
-    with without_main(), ProcessPoolExecutor(cores, context, initializer=_begin) as pool:
+    pool = ProcessPoolExecutor(cores, context, initializer=_begin)
+    with without_main(), fork_server.kept_awake(), pool:
         start_fork_server(__name__, "paceline.engine.planning.make_plan", "paceline.engine.api.preparing")
         yield from pool.map(one, points, chunksize=CHUNK)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...comm.rendezvous import serve_store
+from ...compat import fork_server
 from ...conf.errors import ConfigError
 from ...cost.alpha_beta import fit
 from ...cost.calibration import Calibration, Disk, MeasuredOperation
@@ -96,7 +97,7 @@ def _measured(
         for rank in range(workers)
     ]
     try:
-        with without_main():
+        with without_main(), fork_server.kept_awake():
             for process in processes:
                 process.start()
         theirs.close()

@@ -124,7 +124,7 @@ class LocalWorkers:
         """`main`: what each process runs, given its rank, `told` and its end of the pipe."""
         context = multiprocessing.get_context("forkserver")
         _allow_files(size)
-        with STARTING, without_main():
+        with STARTING, without_main(), fork_server.kept_awake():
             start_fork_server("paceline.engine.launch.virtual", *preload)
             for rank in range(size):
                 ours, theirs = context.Pipe(duplex=False)

@@ -29,3 +29,23 @@ def test_the_fork_server_says_where_it_is_and_ends_once_it_is_let_go() -> None:
         "Python keeps its fork server otherwise: its socket would have a name, and workers could outlive their "
         f"launcher\n{done.stderr}"
     )
+
+
+STOPPED = """
+import multiprocessing, os, signal
+from multiprocessing import forkserver
+from paceline.compat import fork_server
+
+forkserver.ensure_running()
+os.kill(fork_server.pid(), signal.SIGSTOP)
+with fork_server.kept_awake():
+    child = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+    child.start()
+    child.join()
+assert child.exitcode == 0
+"""
+
+
+def test_a_stopped_fork_server_is_woken_to_start_a_process() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, f"Python waits for a stopped fork server without end\n{done.stderr}"
