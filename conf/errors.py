@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from types import NoneType
 
 MOST_NAMED = 4  # alternatives of a key in a message
 
@@ -87,3 +89,19 @@ class ConfigError(ValueError):
     def named(self, choices: Mapping[str, str]) -> "ConfigError":
         """Returns the error with the names of these choices, by group: `compress=topk, sync=bsp: ...`."""
         return ConfigError(self.text, [f"{group}={choices[group]}" for group in self.about])
+
+
+OPTIONS: dict[str, tuple[type, ...]] = {
+    "a text or None": (str, NoneType),
+    "a text or a Path": (str, PathLike),
+    "a text, a Path or None": (str, PathLike, NoneType),
+    "a list of texts": (Iterable,),
+    "names, paths or results": (Iterable, PathLike),
+}
+
+
+def check_options(kind: str, **options: object) -> None:
+    """Refuses options of a function that are not of `kind`, one of `OPTIONS`. Raises `ConfigError`."""
+    for key, value in options.items():
+        if not isinstance(value, OPTIONS[kind]):
+            raise ConfigError(f"{key}={value}: is of type {type(value).__name__}. Choose {kind}.")

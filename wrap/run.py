@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from ..conf.errors import check_options
 from ..engine import ROOT
 from ..engine.base import machine, memory
 from ..engine.base.errors import DivergedError
@@ -620,6 +621,8 @@ def wrap(
     exit status.
     """
     say_no_traceback()
+    check_options("a text or None", name=name)
+    check_options("a text or a Path", root=root)
     script = WrappedScript(model, optimizer, loader, overrides, name, Path(root), epochs, steps)
     if workers := dry_run():
         show(script, workers)

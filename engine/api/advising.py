@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...conf.errors import ConfigError
+from ...conf.errors import ConfigError, check_options
 from ...conf.grammar import listed
 from ..config.settings import Settings, asked
 
@@ -109,6 +109,8 @@ def advise(
     _check(batch, {**numbers, "mtbf": mtbf, "restart": restart, "storage": storage}, sort, top)
     if mtbf is None and not restart is storage is None:
         raise ConfigError(f"{'storage' if restart is None else 'restart'}: is of a worker that fails. Give mtbf, too.")
+    check_options("a text, a Path or None", config_dir=config_dir)
+    check_options("a list of texts", allow_modules=allow_modules)
     given = asked(settings, more)
     if given.experiment is not None or given.built or given.callbacks:
         raise ConfigError(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...conf.errors import check_options
 from ...tracking import compare as tables
 from ...tracking import sources
 from ...tracking.errors import RunNameError, TableError
@@ -109,8 +110,11 @@ def compare(
     """Runs side by side: results, names of runs and sweeps, paths.
 
     None: all under `root` but those of sweeps, in order of time. The rest is as of `paceline compare`.
-    Raises RunNameError, CorruptRunError or TableError.
+    Raises ConfigError, RunNameError, CorruptRunError or TableError.
     """
+    check_options("a text or a Path", root=root)
+    if not isinstance(runs, Result):
+        check_options("names, paths or results", runs=runs)
     names = [runs] if isinstance(runs, Named) else list(runs)
     found = _gathered(names, Path(root)) if names else sources.every(Path(root))
     if not found:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ...conf.errors import ConfigError
+from ...conf.errors import ConfigError, check_options
 from ...conf.grammar import listed
 from ...tracking.job_files import JobNote, open_job
 from ...tracking.redact import redact
@@ -185,6 +185,10 @@ def prepare(
 
     Raises `ConfigError` and other errors with an `exit_code`.
     """
+    check_options("a text or None", name=name, resume=resume)
+    check_options("a text or a Path", root=root)
+    check_options("a text, a Path or None", config_dir=config_dir, trace=trace)
+    check_options("a list of texts", allow_modules=allow_modules)
     given = asked(overrides, settings)
     allow_modules = [*listed(allow_modules), *given.allowed]
     directory = stored = chosen = None

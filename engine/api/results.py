@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...conf.errors import check_options
 from ...tracking.errors import CorruptRunError
 from ...tracking.records import MeasuredStepTime, PlanSummary, Staleness, Wire, WorkerTime
 from ...tracking.run_directory import RunDirectory
@@ -202,8 +203,9 @@ class Result:
 def load(name: str | Path, root: Path | str = ROOT) -> Result:
     """The result of an earlier run, by its name under `root` or its directory.
 
-    Raises RunNameError, or CorruptRunError where it has no summary.
+    Raises ConfigError for an option of another kind, RunNameError, or CorruptRunError where it has no summary.
     """
+    check_options("a text or a Path", name=name, root=root)
     directory = RunDirectory.open(root, name)
     summary = directory.read_summary()
     if summary is None:

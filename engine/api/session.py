@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ...conf.errors import ConfigError
+from ...conf.errors import ConfigError, check_options
 from ...cost.devices import DEVICES
 from ...tracking.alive import held
 from ...tracking.environment import environment
@@ -92,6 +92,7 @@ def run(
     for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed checkpoint that `weights` names. `detach`: return
     None once a scheduler has the run. Raises errors with an `exit_code` (docs/running.md, "How it fails").
     """
+    check_options("a text, a Path or None", root=root)
     with noted():
         if isinstance(overrides, Prepared):
             if settings or allow_modules or trust_checkpoint or any((config_dir, name, resume, trace)):

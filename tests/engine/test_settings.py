@@ -1,12 +1,15 @@
 """A configuration in any form that Python has for one is the same experiment."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from omegaconf import OmegaConf
 from torch import nn
 
+from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.conf.grammar import listed
 from paceline.engine import prepare
@@ -153,3 +156,28 @@ def test_one_text_in_the_place_of_a_list_is_one_entry_and_not_its_letters() -> N
         prepare(["model={_target_:own_models.InPlace}"], allow_modules="houses").plan()
     with pytest.raises(ConfigError, match=r"^--only nothing_so: "):
         verify("model=linear", only="nothing_so")
+
+
+OPTIONS: dict[str, tuple[Callable[[], object], str]] = {
+    "name": (lambda: engine.prepare(name=cast(Any, 3)), "name=3: is of type int. Choose a text or None."),
+    "name that is a path": (lambda: engine.run(name=cast(Any, Path("a"))), "name=a: is of type PosixPath"),
+    "root": (lambda: engine.run(root=cast(Any, 3)), "root=3: is of type int. Choose a text, a Path or None."),
+    "root of a plan": (lambda: engine.plan(root=3), "root=3: is of type int. Choose a text or a Path."),
+    "root of a prepared run": (lambda: engine.run(engine.prepare(), root=cast(Any, 3)), "root=3: is of type int"),
+    "root of a result": (lambda: engine.load("x", root=cast(Any, None)), "root=None: is of type NoneType"),
+    "root of a table": (lambda: engine.compare("x", root=cast(Any, 3)), "root=3: is of type int"),
+    "runs": (lambda: engine.compare(cast(Any, 3)), "runs=3: is of type int. Choose names, paths or results."),
+    "resume": (lambda: engine.run(resume=cast(Any, True)), "resume=True: is of type bool"),
+    "trace": (lambda: engine.run(trace=cast(Any, 3)), "trace=3: is of type int"),
+    "config_dir": (lambda: engine.prepare(config_dir=cast(Any, 3)), "config_dir=3: is of type int"),
+    "config_dir of advice": (lambda: engine.advise(config_dir=cast(Any, 3)), "config_dir=3: is of type int"),
+    "allow_modules": (lambda: engine.prepare(allow_modules=cast(Any, 3)), "allow_modules=3: is of type int"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_another_kind_is_refused(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    act, said = OPTIONS[option]
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        act()

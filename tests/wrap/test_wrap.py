@@ -48,6 +48,13 @@ def test_alone_it_is_the_loop_itself_bit_for_bit(root: str) -> None:
     assert RunDirectory(run).is_of_script()
 
 
+@pytest.mark.parametrize("option", ["name", "root"])
+def test_an_option_of_another_kind_is_refused(option: str) -> None:
+    given: dict[str, Any] = {option: 3}
+    with pytest.raises(ConfigError, match=f"{option}=3: is of type int. Choose a text or "):
+        wrap(*parts(), **given)
+
+
 @pytest.mark.slow  # tracing takes seconds
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_model_that_the_script_compiled_trains_as_it_does_without(root: str, in_place: bool) -> None:
