@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import torch
@@ -107,6 +108,7 @@ class WrapRecord:
         self._resumed = resumed
         self._scores: dict[str, Score] = {}  # the last of each metric, the latest at the end
         self._date = 0.0  # of the last of them
+        self._largest = 0  # samples of the chief in a step before the checkpoint that the run goes on from
         self.reached: float | None = None  # seconds until the target accuracy
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
@@ -160,6 +162,8 @@ class WrapRecord:
                 if record["kind"] == "evaluation":
                     [metric] = record.keys() - BESIDE_METRIC
                     self._keep(Score(metric, record[metric], record["loss"]), record["time"])
+            made = [each["samples_per_second"] * each["step_time"] for each in earlier if each["kind"] == "step"]
+            self._largest = ceil(round(max(made, default=0)) / self._layout.workers)
             self.directory.add(Resume(self._resumed.step))
         self.directory.add(
             Start(
@@ -242,7 +246,7 @@ class WrapRecord:
             score = replace(self._scores[first], loss=losses[-1] if losses else None)
         last = {name: each.value for name, each in self._scores.items()}
         others = {name: value for name, value in last.items() if name != first and value is not None}
-        largest = max((samples for _, _, samples in meter.steps), default=0)
+        largest = max((samples for _, _, samples in meter.steps), default=self._largest)
         return Summary(
             name=self.directory.name,
             choices=self._choices,
