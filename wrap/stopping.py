@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+_OF_LOADERS = "torch.utils.data._utils.signal_handling"
 STATUS = 128 + signal.SIGINT
 SAID = b"\nstopping: workers end together before one of their next steps; once more to leave at once\n"
 
@@ -82,6 +83,9 @@ class Sigterm:
         if os.getpid() != self._process:  # a forked child ends as if there was no run
             self.let_go()
             signal.raise_signal(number)
+        # a launcher ends a DataLoader's processes, too, of which torch would raise an error wherever this one is
+        if getattr(signal.getsignal(signal.SIGCHLD), "__module__", None) == _OF_LOADERS:
+            signal.signal(signal.SIGCHLD, lambda *_: None)  # one may be pending, for which there must be a handler
         raise ScriptTerminated
 
     def let_go(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from scripts import joined, parts
+from torch.utils.data._utils import signal_handling
 
 from paceline.comm import Comm
 from paceline.comm.errors import PeerLostError
@@ -248,6 +249,27 @@ def test_sigterm_leaves_an_end(tmp_path: Path) -> None:
     last = RunDirectory.open(tmp_path, "mine").records()[-1]
     assert (last["kind"], last["status"]) == ("end", "interrupted") and "another worker has failed" in last["reason"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("usual_sigterm")
+@pytest.mark.parametrize("mine", [True, False])
+def test_after_sigterm_torch_raises_nothing_about_a_loader_whose_processes_end_too(
+    mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own(*_: object) -> None: ...
+
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
+    before = signal.signal(signal.SIGCHLD, own if mine else signal.SIG_DFL)
+    try:
+        if not mine:
+            signal_handling._set_SIGCHLD_handler()
+        with pytest.raises(SystemExit), wrap(*parts(), name="mine", root=tmp_path):
+            signal.raise_signal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGCHLD)
+        assert callable(handler) and (handler is own) == mine
+        assert handler.__module__ != signal_handling.__name__
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.usefixtures("usual_sigterm")
