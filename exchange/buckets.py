@@ -76,6 +76,12 @@ def _bucket(indices: list[int], tensors: list[Tensor]) -> Bucket:
     return Bucket(indices, flat, dict(zip(indices, views_of(flat, tensors), strict=True)))
 
 
+def put_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
+    """Gives the parameters these gradients for a step. An optimizer may have dropped or replaced those before."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+
+
 def views_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The pieces of `flat` in the shapes of `like`, sharing its memory."""
     pieces = flat.split([tensor.numel() for tensor in like])

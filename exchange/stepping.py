@@ -22,7 +22,7 @@ from ..strategies.core.schedule import Rate, scaled
 from ..strategies.core.state import State
 from ..strategies.core.sync import Measures
 from .aggregation import Aggregation, Rows
-from .buckets import views_of
+from .buckets import put_gradients, views_of
 from .channel import Channel
 from .compress import Compressor, vector_of
 from .flat import as_bytes, flatten
@@ -54,8 +54,7 @@ class Stepping:
         """`shard`: its parameters. `rate`: how the optimizer's goes over the run."""
         self.weights = flatten(shard)
         self.gradient = torch.zeros_like(self.weights)
-        for parameter, gradient in zip(shard, views_of(self.gradient, shard), strict=True):
-            parameter.grad = gradient  # those of other servers' parameters stay None
+        self._gradients = views_of(self.gradient, shard)
         self.serving, self._params, self._optimizer = serving, shard, optimizer
         self._key = str(serving.comm.rank)  # under which workers push to this server
         self._channel = Channel(compress, serving.comm, {self._key: vector_of(shard)})
@@ -108,6 +107,7 @@ class Stepping:
         """w <- step(w, gradient), at this share of the rate."""
         if (made := self._channel.finish(self._key, self.gradient)) is not self.gradient:
             self.gradient.copy_(made)
+        put_gradients(self._params, self._gradients)  # those of other servers' parameters stay None
         factor = self._rate.factor(int(self._seen + ROUNDING))
         with scaled([self._optimizer], share * factor):
             step(self._optimizer)

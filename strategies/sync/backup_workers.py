@@ -47,7 +47,7 @@ from torch.optim import Optimizer
 from ...comm import Comm, PeerLostError
 from ...conf.errors import ConfigError
 from ...cost.transfer import Transfer
-from ...exchange.buckets import views_of
+from ...exchange.buckets import put_gradients, views_of
 from ...exchange.channel import Channel
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
@@ -178,8 +178,6 @@ class BackupWorkers(SyncWithServers):
     # -- the server
 
     def serve(self) -> None:
-        for parameter, gradient in zip(self._params, self._gradients, strict=True):
-            parameter.grad = gradient
         self._serving = serving = Serving(self.comm, self._replicas, self.traits.survives)
         self._without: set[int] = set()  # who have none for this version
         self._sum = RankOrderedSum(self._gradient)
@@ -228,6 +226,7 @@ class BackupWorkers(SyncWithServers):
             total = self._sum.close()
             if (made := self._channel.finish("gradient", total)) is not total:
                 total.copy_(made)
+            put_gradients(self._params, self._gradients)
             with scaled([self.optimizer], self.setting.rate.factor(self._version)):  # versions are steps
                 self.optimizer.step()
             self.made_at = self.comm.now()

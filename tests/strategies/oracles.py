@@ -97,6 +97,20 @@ def adam(parameters) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.01, weight_decay=0.01)
 
 
+class Replacing(torch.optim.SGD):
+    """Puts another tensor in a gradient's place, and drops it after the step."""
+
+    def step(self, closure=None):
+        for each in self.param_groups[0]["params"]:
+            each.grad = None if each.grad is None else each.grad - each.grad.mean()
+        super().step(closure)
+        self.zero_grad()
+
+
+def replacing(parameters) -> torch.optim.Optimizer:
+    return Replacing(parameters, lr=0.1, momentum=0.9)
+
+
 def clipped_sums(case: Case, model: nn.Module, inputs: Tensor, targets: Tensor, clip: float) -> list[Tensor]:
     """By parameter, the sum of the samples' gradients, each taken by itself and clipped to this length."""
     sums = [torch.zeros_like(parameter) for parameter in model.parameters()]

@@ -20,6 +20,7 @@ from oracles import (
     identical,
     mlp,
     momentum,
+    replacing,
     replica_batch,
     serial,
     train,
@@ -119,7 +120,7 @@ def run(fabric, case: Case, backups: int, state: list[bytes] | None = None, star
 # -- no backups: BSP
 
 
-@pytest.mark.parametrize("optimizer", [momentum, adam])
+@pytest.mark.parametrize("optimizer", [momentum, adam, replacing])
 def test_without_backups_a_step_is_that_of_one_worker_with_all_samples(fabric, optimizer):
     case = Case(UNEVEN, optimizer=optimizer)
     *trained, server = run(fabric, case, 0)

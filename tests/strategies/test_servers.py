@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import ROUNDING, Case, TwoDtypes, adam, distance, identical, mlp, momentum, serial, weights_of
+from oracles import ROUNDING, Case, TwoDtypes, adam, distance, identical, mlp, momentum, replacing, serial, weights_of
 from served import UNEVEN, Paced, pace, random_seconds, run
 
 from paceline import engine
@@ -69,9 +69,10 @@ def test_a_step_is_that_of_one_worker_with_all_samples_uneven_and_empty_batches_
     assert all(server["report"]["staleness"] == {0: pushes} for server in servers)
 
 
+@pytest.mark.parametrize("optimizer", [adam, replacing])
 @pytest.mark.parametrize("sync", AS_BSP.values(), ids=list(AS_BSP))
-def test_so_it_is_with_an_optimizer_that_steps_once_a_step(virtual_workers, sync):
-    case = Case(UNEVEN, optimizer=adam)
+def test_so_it_is_with_an_optimizer_that_steps_once_a_step(virtual_workers, sync, optimizer):
+    case = Case(UNEVEN, optimizer=optimizer)
     trained, _ = run(virtual_workers, sync, case)
     assert all(distance(worker["weights"], serial(case)) < ROUNDING for worker in trained)
 
