@@ -6,11 +6,15 @@ own settings.
 """
 
 import copy
-from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
-from types import MappingProxyType
+import random
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,6 +22,8 @@ from torch.optim import Optimizer
 from ..compat.optimizers import has_replaced_step, hooks_of
 from ..conf.errors import ConfigError
 
+_DRAWS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+MOST = 64  # parameters of a trial
 RATE = 0.1  # of a trial, at least: by a warm-up that begins with 0, or a tiny rate, its steps would tell nothing
 
 
@@ -49,6 +55,12 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     `setting`: that by which parameters are cut. `instead`: one by which they are not.
     """
     _check_untouched(optimizer, setting, instead, "pieces of tensors", "whole ones")
+    inner = next((each for each in _inside(_own(optimizer), optimizer) if isinstance(each, Optimizer)), None)
+    if inner is not None:
+        raise ConfigError(
+            f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} steps with the parameters "
+            f"of the {type(inner).__name__} in it, which are none. Choose {instead}."
+        )
     generator = torch.Generator().manual_seed(0)
     weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=generator).unbind()  # of a group, of a parameter
 
@@ -75,8 +87,7 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
         if torch.equal(whole, weights):
             raise ConfigError(
                 f"{setting}: a trial step of {type(optimizer).__name__} on its parameters changed nothing, so that "
-                "nobody can tell if pieces of tensors may step alone (an optimizer around another one steps with the "
-                f"other's parameters). Choose {instead}."
+                f"nobody can tell if pieces of tensors may step alone. Choose {instead}."
             )
         try:
             cuts = zip(cut(weights), *map(cut, gradients), strict=True)
@@ -89,7 +100,8 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
 
 
 def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
-    """Raises `ConfigError` unless a few steps on two parameters of each group equal the same on one at a time.
+    """Raises `ConfigError` unless a few steps on the parameters of each group are those on the first one alone, and on
+    the others alone.
 
     torch's own optimizers are not tried, and neither is one that draws random numbers: its steps are never the same.
 
@@ -98,8 +110,9 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
     _check_untouched(optimizer, setting, instead, "some of the parameters", "all of them")
     if type(optimizer).__module__.startswith("torch."):
         return
-    groups, generator = optimizer.param_groups, torch.Generator().manual_seed(0)
-    weights, *gradients = torch.randn(4, len(groups), 2, 4, 6, generator=generator).unbind()
+    groups = [group for group in optimizer.param_groups if group["params"]]
+    many = max(2, min(MOST // len(groups), *(len(group["params"]) for group in groups), MOST))
+    weights, *gradients = torch.randn(4, len(groups), many, 4, 6, generator=torch.Generator().manual_seed(0)).unbind()
     gradients[1] *= 1000  # such as a norm that is limited would cut down
     try:
         with torch.random.fork_rng(devices=[]):
@@ -110,7 +123,8 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
         return
     try:
         alone = [
-            _tried(optimizer, groups, weights[:, [k]], [gradient[:, [k]] for gradient in gradients])[0] for k in (0, 1)
+            _tried(optimizer, groups, weights[:, these], [each[:, these] for each in gradients], these.start)[0]
+            for these in (slice(0, 1), slice(1, many))
         ]
         alike = _alike(torch.cat(alone, dim=1), both)
     except Exception:
@@ -132,12 +146,8 @@ def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
         return
     ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     of_groups = [item for group in optimizer.param_groups for item in group.items() if item[0] != "params"]
-    kept = [item for item in vars(optimizer).items() if item[0] not in ("state", "param_groups")]
-    for name, value in [*kept, *of_groups]:
-        if not isinstance(value, list | tuple | Set | Mapping):
-            continue
-        every = [*value, *value.values()] if isinstance(value, Mapping) else value
-        if any(id(each) in ids or (isinstance(each, int) and each in ids) for each in every):
+    for name, value in [*_own(optimizer).items(), *of_groups]:
+        if any(id(each) in ids or (isinstance(each, int) and each in ids) for each in _inside(value, optimizer)):
             raise ConfigError(
                 f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
                 f"{type(optimizer).__name__} knows its own by {name!r}. Choose {instead}."
@@ -148,7 +158,7 @@ def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
             try:
                 with torch.random.fork_rng(devices=[]):
                     marked, again, plain = (
-                        _tried(optimizer, [group], weights, gradients, its)[0] for its in (marks, marks, {})
+                        _tried(optimizer, [group], weights, gradients, 0, its)[0] for its in (marks, marks, {})
                     )
             except Exception:
                 return
@@ -173,39 +183,105 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+def _own(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns an optimizer's attributes but for its groups, their state, and `step`, the counter of a schedule."""
+    return {name: value for name, value in vars(optimizer).items() if name not in ("state", "param_groups", "step")}
+
+
+def _inside(value: object, outer: Optimizer) -> Iterator[object]:
+    """Yields a value, and all that its attributes, collections and closures hold, but for what `outer` is known by."""
+    seen, waiting = {id(each) for each in (outer, outer.state, outer.param_groups, *outer.param_groups)}, [value]
+    while waiting:
+        if id(each := waiting.pop()) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        match each:
+            case Tensor() | type() | ModuleType():
+                pass
+            case Mapping():
+                waiting += [*each, *each.values()]
+            case list() | tuple() | Set() | deque():
+                waiting += each
+            case partial():
+                waiting += [each.func, each.args, each.keywords]
+            case MethodType():
+                waiting.append(each.__self__)
+            case FunctionType():
+                waiting += [its.cell_contents for its in each.__closure__ or () if its != CellType()]  # none is empty
+                waiting += each.__defaults__ or ()
+            case _:
+                waiting += getattr(each, "__dict__", {}).values()
+
+
 def _tried(
     optimizer: Optimizer,
     groups: Sequence[dict[str, Any]],
     weights: Tensor,
     gradients: Sequence[Tensor],
+    first: int = 0,
     marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Tensor, bool]:
     """`weights` [groups, parameters of each, ...] after steps with such `gradients` by an optimizer of the same kind
-    and settings as `groups` have, and whether they are still in the same memory. `marks`: attributes of parameters.
+    and settings as `groups` have, and whether they are still in the same memory.
+
+    Args:
+        first: The parameter of each group that the first weights stand for.
+        marks: Attributes of the parameters.
     """
-    twin = object.__new__(type(optimizer))
     params = [[nn.Parameter(each.clone()) for each in its] for its in weights]
-    twin.__dict__ = {k: copy.copy(v) if isinstance(v, list | dict | set) else v for k, v in vars(optimizer).items()}
-    twin.__dict__ |= {"param_groups": [], "state": defaultdict(dict)}
-    twin.__dict__.pop("step", None)  # a schedule's counter, which would step with the optimizer itself
+    twins: dict[int, list[nn.Parameter]] = {}
     for group, its in zip(groups, params, strict=True):
-        twin.param_groups.append({**group, "params": its})
-        if group.get("lr", RATE) < RATE:
-            twin.param_groups[-1]["lr"] = RATE
-        for known in [p for p in group["params"] if p in optimizer.state][:1]:  # kept from the start, maybe on meta
-            for param in its:
-                state = optimizer.state[known].items()
-                twin.state[param] = {key: _like(value, known, param) for key, value in state}
+        known = group["params"][first : first + len(its)] or group["params"][-1:]
+        twins |= {id(each): [param] for each, param in zip(known, its, strict=False)}
+        twins[id(known[-1])] = its[len(known) - 1 :]
     every = [param for its in params for param in its]
     for param in every:
         vars(param).update(marks)
+    twin = _twin(optimizer, twins, {key: its[0] for key, its in twins.items()})
     starts = [param.detach() for param in every]  # keep their memory, which new one would take else
     for gradient in gradients:
         for param, its in zip(every, gradient.flatten(0, 1), strict=True):
             param.grad = its.clone()
-        twin.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a schedule in it, that step is another one
+            twin.step()
     after = torch.stack([param.detach() for param in every]).view_as(weights)
     return after, all(a.data_ptr() == b.data_ptr() for a, b in zip(every, starts, strict=True))
+
+
+def _twin(of: Optimizer, twins: Mapping[int, Sequence[nn.Parameter]], memo: dict[int, Any]) -> Optimizer:
+    """Returns a copy of an optimizer, with copies of the optimizers in it, on `twins` of some parameters, by their id.
+
+    `memo`: copies by the id of the original, as copy.deepcopy has them.
+    """
+    twin = memo[id(of)] = object.__new__(type(of))
+    state = memo.setdefault(id(of.state), defaultdict(dict))
+    for group in of.param_groups:
+        its = [param for each in group["params"] for param in twins.get(id(each), ())]
+        if not its or id(group) in memo:
+            continue
+        memo[id(group)] = {key: its if key == "params" else _copied(value, memo) for key, value in group.items()}
+        if group.get("lr", RATE) < RATE:
+            memo[id(group)]["lr"] = RATE
+        for known in [p for p in group["params"] if p in of.state][:1]:  # kept from the start, maybe on meta
+            for param in its:
+                state[param] = {key: _like(value, known, param) for key, value in of.state[known].items()}
+    memo[id(of.param_groups)] = groups = [memo[id(group)] for group in of.param_groups if id(group) in memo]
+    for each in _inside(_own(of), of):
+        if isinstance(each, _DRAWS):
+            memo[id(each)] = each  # another trial then draws others, which tells that steps are never the same
+        elif isinstance(each, Optimizer) and id(each) not in memo:
+            _twin(each, twins, memo)
+    vars(twin).update({key: _copied(value, memo) for key, value in _own(of).items()}, state=state, param_groups=groups)
+    return twin
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:  # what nobody can copy, such as a torch.Generator
+        return value
 
 
 def _like(value: Any, of: Tensor, param: Tensor) -> Any:

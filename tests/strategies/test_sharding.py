@@ -268,7 +268,7 @@ def with_replaced_step() -> torch.optim.Optimizer:
         (partial(scheduled, 1.0), "Adafactor is not element-wise"),  # the schedule's counter is no step of the trial
         (partial(scheduled, 0.0), "Adafactor is not element-wise"),  # a warm-up from 0
         (lambda: torch.optim.Adafactor(two_dimensional(), lr=1e-30), "Adafactor is not element-wise"),
-        (lambda: Around(torch.optim.SGD(two_dimensional())), "trial step of Around .* changed nothing"),
+        (lambda: Around(torch.optim.SGD(two_dimensional())), "Around steps with the parameters of the SGD in it"),
         (with_replaced_step, "replaced step of SGD may look at whole ones"),
     ],
 )
@@ -403,13 +403,73 @@ class Noisy(torch.optim.SGD):
             each.add_(each.grad + torch.randn(each.shape), alpha=-0.1)
 
 
-@pytest.mark.parametrize("make", [partial(ByPlace, rates=[1.0, 0.5]), Limited, Unit], ids=str)
+class Fading(torch.optim.SGD):
+    """Has its rate fall by a schedule in it and by a tensor that counts; may limit the norm of all gradients."""
+
+    def __init__(self, params, limit=float("inf")):
+        super().__init__(params, lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self, 0.5)
+        self.limit, self.count = limit, torch.ones(())
+
+    def step(self, closure=None) -> Any:
+        params = [each for group in self.param_groups for each in group["params"]]
+        nn.utils.clip_grad_norm_(params, self.limit / float(self.count))
+        super().step(closure)
+        self.count += 1
+        self.schedule.step()
+
+
+class LimitedAround(Around):
+    """Limits the norm of all gradients before another optimizer's step."""
+
+    def __init__(self, params):
+        super().__init__(torch.optim.SGD(params))
+
+    def step(self, closure=None) -> Any:
+        nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 1.0)
+        return super().step(closure)
+
+
+class OwnNoise(Noisy):
+    """Draws by a generator of its own."""
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.generator = torch.Generator().manual_seed(0)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for each in self.param_groups[0]["params"]:
+            each.add_(torch.randn(each.shape, generator=self.generator))
+
+
+def test_a_trial_moves_nothing_that_an_optimizer_holds():
+    optimizer = Fading(two_dimensional())
+    check_elementwise(optimizer, "sync.shard=optimizer", "sync.shard=none")
+    check_uncoupled(optimizer, "sync.servers=2", "sync.servers=1")
+    assert float(optimizer.count) == 1 and optimizer.schedule.last_epoch == 0
+    assert optimizer.param_groups[0]["lr"] == 0.1 and not optimizer.state
+
+
+def test_a_trial_has_a_place_for_each_parameter():
+    optimizer = ByPlace([each for _ in range(4) for each in two_dimensional()], [1.0, 1.0, 1.0, 0.5])
+    with pytest.raises(ConfigError, match="ByPlace couples them"):
+        check_uncoupled(optimizer, "sync.servers=2", "sync.servers=1")
+
+
+COUPLING = [partial(ByPlace, rates=[1.0, 0.5]), Limited, Unit, partial(Fading, limit=1.0), LimitedAround]
+
+
+@pytest.mark.parametrize("make", COUPLING, ids=str)
 def test_a_trial_on_two_parameters_finds_one_that_couples_them(make):
     with pytest.raises(ConfigError, match=r"sync\.servers=2: .* couples them: .*Choose sync\.servers=1"):
         check_uncoupled(make(two_dimensional()), "sync.servers=2", "sync.servers=1")
 
 
-@pytest.mark.parametrize("make", [partial(ByPlace, rates=[1.0, 1.0]), Counting, Noisy, LARS, Renewing, Muon], ids=str)
+ONE_BY_ONE = [partial(ByPlace, rates=[1.0, 1.0]), Counting, Noisy, OwnNoise, LARS, Renewing, Muon, Fading]
+
+
+@pytest.mark.parametrize("make", ONE_BY_ONE, ids=str)
 def test_a_trial_on_two_parameters_passes_one_that_takes_them_one_by_one(make):
     optimizer, drawn = make(two_dimensional()), torch.get_rng_state()
     before = to_bytes(optimizer.state_dict())
@@ -423,7 +483,14 @@ class Knowing(torch.optim.SGD):
 
     def __init__(self, params, by):
         matrices = [each for each in params if each.dim() > 1]
-        kept = {"id": {id(each) for each in matrices}, "parameter": dict.fromkeys(matrices, 0.5), "size": [24] * 4}
+        ids = {id(each) for each in matrices}
+        kept = {
+            "id": ids,
+            "parameter": dict.fromkeys(matrices, 0.5),
+            "pair": {"rates": [(each, 0.5) for each in matrices]},
+            "function": lambda each: id(each) in ids,
+            "size": [24] * 4,
+        }
         super().__init__(params, lr=0.1)
         self.known = kept[by]
 
@@ -472,7 +539,8 @@ BY_ID = "Knowing knows its own by 'known'"
     [
         ("sync.shard=optimizer", "Knowing,by:id", BY_ID),
         ("sync.shard=gradients", "Knowing,by:parameter", BY_ID),
-        ("strategy=torch_fsdp", "Knowing,by:id", BY_ID),
+        ("strategy=torch_fsdp", "Knowing,by:pair", BY_ID),
+        ("sync.shard=optimizer", "Knowing,by:function", BY_ID),
         ("strategy=zero", "Knowing,by:id", BY_ID),
         ("strategy=tensor model.hidden=[8]", "Knowing,by:id", None),  # made with the pieces, it knows those
         ("strategy=pipeline", "Knowing,by:id", None),
