@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -338,14 +338,20 @@ def _check_parts(parts: Parts) -> None:
     for feature in parts.features:
         feature.check_parts(parts)
     trained = [[parameter for parameter in part.parameters() if parameter.requires_grad] for part in modules]
+    whole = parts.make_optimizer(parts.model.parameters()) if len(modules) > 1 else None
     for part, its in zip(modules, trained, strict=True):
         if not its:
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = parts.make_optimizer(part.parameters())
+        if whole is not None:
+            _check_settings(parts, whole, part, optimizer)
         rates.check(experiment, parts.schedule, optimizer)
         with injected.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
+    if whole is not None:
+        with injected.naming(experiment):
+            strategy.check_optimizer(whole)
     compress = parts.of_groups["compress"]
     assert isinstance(compress, Compressor)
     with injected.naming(experiment):
@@ -354,6 +360,34 @@ def _check_parts(parts: Parts) -> None:
         compress.check_model(trained)
     if parts.compute is not None:
         parts.compute.precision, parts.compute.allowed = parts.precision, parts.allowed
+
+
+def _check_settings(parts: Parts, whole: Optimizer, part: nn.Module, optimizer: Optimizer) -> None:
+    """Raises `ConfigError` where an optimizer that is made with the parameters of a part has other settings for one
+    than `whole`, which is made with all: a class may give them rates by their places, or by the number of them.
+    """
+    expected = _settings(whole, parts.model)
+    for name, its in _settings(optimizer, part).items():
+        for key, value in its.items():
+            if (before := expected.get(name, its).get(key, value)) != value:
+                raise ConfigError(
+                    f"strategy={parts.experiment.strategy.name}: a worker makes {type(optimizer).__name__} with its "
+                    f"part of the parameters, and then {key} of {name} is {value}, where it is {before} with all of "
+                    "them. Choose strategy=data_parallel, or let the optimizer go by a parameter's own shape."
+                )
+
+
+def _settings(optimizer: Optimizer, module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Returns the plain settings of each parameter, by its names."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {
+        name: {key: value for key, value in group.items() if isinstance(value, bool | int | float | str)}
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        for name in names.get(id(parameter), ())
+    }
 
 
 def _optimizers(chosen: Chosen) -> MakeOptimizer:

@@ -507,6 +507,14 @@ class Falling(ByPlace):
             each -= rate * each.grad
 
 
+class Layered(torch.optim.SGD):
+    """Has a group for each parameter, whose rate goes by its place from the last."""
+
+    def __init__(self, params):
+        groups = [{"params": [each], "lr": 0.1 * 0.9**k} for k, each in enumerate(reversed(list(params)))]
+        super().__init__(groups, lr=0.1)
+
+
 class Marked(nn.Sequential):
     """Says a factor of the rate at each parameter."""
 
@@ -544,6 +552,8 @@ BY_ID = "Knowing knows its own by 'known'"
         ("strategy=zero", "Knowing,by:id", BY_ID),
         ("strategy=tensor model.hidden=[8]", "Knowing,by:id", None),  # made with the pieces, it knows those
         ("strategy=pipeline", "Knowing,by:id", None),
+        ("strategy=pipeline", "Layered", r"lr of hidden1.bias is 0\.1, where it is 0\.06\d* with all"),
+        ("strategy=tensor model.hidden=[8]", "Layered", None),
         ("sync.shard=optimizer", "Knowing,by:size", None),
         ("sync.shard=optimizer", "Falling", "Falling couples them"),
         ("strategy=zero", "Falling", "Falling couples them"),
