@@ -9,7 +9,7 @@ refused.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -47,15 +47,28 @@ def blocks_of(model: nn.Module) -> list[Block]:
             "set on the object, which no stage calls. Choose strategy=data_parallel, or a class with that forward."
         )
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
-        return [_of_module(name) for name in layers_of(model)]
+        names = layers_of(model)
+        _check_train(model, names)
+        return [_of_module(name) for name in names]
     if _says_blocks(model):
         blocks = _own(model, cast("Any", model).blocks())
     else:
         blocks = _traced(model)
     used = {path for block in blocks for path in block.uses}
+    _check_train(model, used)
     rest = [name for name in model.state_dict() if not any(f"{name}.".startswith(f"{path}.") for path in used)]
     *first, last = blocks
     return [*first, replace(last, uses=(*last.uses, *rest))]
+
+
+def _check_train(model: nn.Module, used: Collection[str]) -> None:
+    """Raises `ConfigError` for a module with a `train` of its own, unless a stage holds all of it and so calls it."""
+    for path, module in model.named_modules():
+        if type(module).train is not nn.Module.train and not any(f"{path}.".startswith(f"{each}.") for each in used):
+            raise ConfigError(
+                f"strategy.stages: this {type(module).__name__} has a train() of its own, which no stage calls. Choose "
+                "strategy=data_parallel, or let each layer keep its own mode."
+            )
 
 
 def _says_blocks(model: nn.Module) -> bool:

@@ -35,6 +35,7 @@ class LayerProfile:
     entered: int  # bytes of its input
     kept: dict[int, int]  # for backward: storage -> bytes; what two layers keep is the same storage
     passes: bool = True  # a gradient goes through it to the layer before
+    takes: torch.dtype = torch.float32
 
 
 def look(
@@ -75,7 +76,7 @@ def look(
                 passes |= torch.autograd.grad(x.sum(), wanted, allow_unused=True)[0] is not None
         alive += [entered, x]
         size = entered.numel() * entered.element_size()
-        found.append(LayerProfile(first.get_total_flops(), second.get_total_flops(), size, kept, passes))
+        found.append(LayerProfile(first.get_total_flops(), second.get_total_flops(), size, kept, passes, entered.dtype))
     return found
 
 
@@ -84,7 +85,13 @@ def by_parameters(layers: Sequence[nn.Module], stages: int) -> list[int]:
 
 
 def check_gradients(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
-    """Raises `ConfigError` where a stage behind the first passes no gradient on."""
+    """Raises `ConfigError` where a stage behind the first passes no gradient on, or takes what has none."""
+    for begin, each in enumerate(looks):
+        if begin in cuts and not each.takes.is_floating_point:
+            raise ConfigError(
+                f"strategy.cut={cuts}: layer {begin} takes {each.takes}, which has no gradient, and each stage "
+                "but the first must. Choose strategy=data_parallel, or a strategy.cut without this place."
+            )
     ends = [i for i, each in enumerate(looks) if i >= min(cuts, default=len(looks)) and not each.passes]
     if ends:
         raise ConfigError(
@@ -94,12 +101,18 @@ def check_gradients(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
         )
 
 
+def _begins(looks: Sequence[LayerProfile]) -> list[bool]:
+    """Returns for each layer whether a stage may begin with it: the first one, or one to which a gradient goes."""
+    first = max((i + 1 for i, each in enumerate(looks) if not each.passes), default=0)
+    return [i == 0 or (i >= first and each.takes.is_floating_point) for i, each in enumerate(looks)]
+
+
 def by_time(layers: Sequence[nn.Module], looks: Sequence[LayerProfile], stages: int, recompute: bool) -> list[int]:
     flops = _before((1 + recompute) * each.forward + each.backward for each in looks)
-    trained = _before(map(_trained_bytes, layers))
+    trained, begins = _before(map(_trained_bytes, layers)), _begins(looks)
 
     def taken(_: int, begin: int, end: int) -> float:
-        return flops[end] - flops[begin] if trained[end] > trained[begin] else inf
+        return flops[end] - flops[begin] if trained[end] > trained[begin] and begins[begin] else inf
 
     return lightest(len(layers), stages, taken, lambda i: looks[i].entered)
 
@@ -118,10 +131,10 @@ def by_memory(
     With `recompute` a stage holds their inputs, and the activations of the one that is computed again.
     """
 
-    sizes, trained = _before(map(_bytes, layers)), _before(map(_trained_bytes, layers))
+    sizes, trained, begins = _before(map(_bytes, layers)), _before(map(_trained_bytes, layers)), _begins(looks)
 
     def held(stage: int, begin: int, end: int) -> float:
-        if trained[end] == trained[begin]:
+        if trained[end] == trained[begin] or not begins[begin]:
             return inf
         merged: dict[int, int] = {}
         for each in looks[begin:end]:

@@ -52,7 +52,7 @@ class StrictTracer(fx.Tracer):
         self._check(*root.modules(), *root.parameters())
         after = _tensors(root)
         changed = [key for key, before in tensors.items() if not _is_kept(before, after.get(key))]
-        changed += [key for key in map(_written, graph.nodes) if key]
+        changed += [key for node in graph.nodes for key in _written(node)]
         if changed:
             raise _changes(tensors[changed[0]][0] if changed[0] in tensors else "a tensor that is not of the batch")
         return graph
@@ -123,14 +123,17 @@ def _is_kept(before: tuple[str, Tensor, int], after: tuple[str, Tensor, int] | N
     return is_plain and one.shape == other.shape and (one.is_meta or (one.dtype == other.dtype and one.equal(other)))
 
 
-def _written(node: fx.Node) -> str | None:
-    """Returns the tensor of the model that `node` changes in place; None for what the forward computes."""
+def _written(node: fx.Node) -> Iterator[str]:
+    """Yields the tensors of the model that `node` changes in place, and none that the forward computes."""
     name = _operation(node)
     is_first = _IN_PLACE.fullmatch(name) or name == "__setitem__" or node.kwargs.get("inplace")
-    target = node.args[0] if is_first and node.args else node.kwargs.get("out")
-    while isinstance(target, fx.Node) and _is_view(_operation(target)):
-        target = target.args[0] if target.args else None
-    return _fetched(target) if isinstance(target, fx.Node) else None
+    targets = node.args[0] if is_first and node.args else node.kwargs.get("out")
+    for each in targets if isinstance(targets, list | tuple) else [targets]:
+        target = each
+        while isinstance(target, fx.Node) and _is_view(_operation(target)):
+            target = target.args[0] if target.args else None
+        if isinstance(target, fx.Node) and (key := _fetched(target)):
+            yield key
 
 
 def _operation(node: fx.Node) -> str:

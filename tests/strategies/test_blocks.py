@@ -322,6 +322,7 @@ class Unrepeatable(nn.Module):
         super().__init__()
         self.enter, self.head, self.does, self.count = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES), does, 0
         self.register_buffer("mean", torch.zeros(FEATURES))
+        self.register_buffer("which", torch.zeros(FEATURES, dtype=torch.int64))
         self.plain = torch.zeros(FEATURES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -367,6 +368,8 @@ class Unrepeatable(nn.Module):
                 y = self.enter(x)
                 self.enter.requires_grad_(True)
                 return self.head(y)
+            case "finds the largest":
+                torch.max(x.detach(), 0, out=(self.mean, self.which))
             case "freezes a weight a while":
                 weight = self.enter.weight
                 self.enter.requires_grad_(False)
@@ -398,6 +401,7 @@ class Unrepeatable(nn.Module):
         ("sets", "it sets the attribute data of a tensor"),
         ("decays", r"it changes the buffer mean, .*; give it a method blocks\(\)"),
         ("follows", "it changes the buffer mean,"),
+        ("finds the largest", "it changes the buffer mean,"),
         ("follows a part", "it changes a tensor that is not of the batch,"),
         ("replaces", "it changes the buffer mean,"),
         ("plain", "it changes the tensor plain,"),
@@ -491,3 +495,59 @@ def test_a_stage_behind_the_first_that_passes_no_gradient_is_refused(cut: Any) -
     with pytest.raises(ConfigError, match=r"layer 2 passes no gradient .* no cut before layer 3\.") as caught:
         Pipeline(3, cut=cut).resolved(Detaching().to("meta"), x, x, lambda outputs, _: outputs.sum())
     assert caught.value.exit_code == 2
+
+
+class Binned(nn.Sequential):
+    """Its second layer gives integers."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), Picking(), nn.Embedding(4, 4), nn.Linear(4, 4))
+
+
+class Picking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(-1)
+
+
+def test_a_stage_that_begins_with_integers_is_refused_behind_the_first() -> None:
+    x = torch.empty(8, 4, device="meta")
+    with pytest.raises(ConfigError, match=r"strategy.cut=\[2\]: layer 2 takes torch.int64, .* Choose") as caught:
+        Pipeline(2, cut=[2]).resolved(Binned().to("meta"), x, x, lambda outputs, _: outputs.sum())
+    assert caught.value.exit_code == 2
+    for cut in ([3], [9], "time", "memory"):  # 9 is refused where the model is split
+        found = Pipeline(2, cut=cut).resolved(Binned().to("meta"), x, x, lambda outputs, _: outputs.sum())
+        assert found.get("cut", [3]) == [3]
+
+
+class Still(nn.Sequential):
+    """Keeps its norm in evaluation."""
+
+    def train(self, mode: bool = True) -> "Still":
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def still() -> nn.Sequential:
+    return Still(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+
+def test_a_train_of_its_own_that_no_stage_calls_is_refused() -> None:
+    inside = Traced()
+    inside.norm = still()
+    for model in (still(), inside):
+        with pytest.raises(ConfigError, match=r"this Still has a train\(\) of its own, which no stage calls") as caught:
+            blocks_of(model)
+        assert caught.value.exit_code == 2
+    assert len(blocks_of(nn.Sequential(still(), nn.Linear(4, 4)))) == 2
+
+
+class Traced(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Linear(4, 4), nn.Sequential()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for each in self.norm:
+            x = each(x)
+        return self.one(x)
