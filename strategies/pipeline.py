@@ -57,7 +57,7 @@ from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
 from .pipelining.chunks import Chunks, check_own, chunks_of, first_names, worker_of
-from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, check_gradients, look
+from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, check_buffers, check_gradients, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
 from .pipelining.schedules import BUBBLES, SCHEDULES
@@ -169,6 +169,7 @@ class Pipeline(StagedStrategy):
         looks = look(layers, inputs[: sizes[0]], targets[: sizes[0]], loss)
         cuts = self._cuts(layers, looks, len(sizes))
         check_gradients(cuts, looks)
+        check_buffers(cuts, looks)
         return {"cut": cuts} if self.cut in ("time", "memory") else {}
 
     def _cuts(self, layers: Sequence[nn.Module], looks: Sequence[LayerProfile], micro_batches: int) -> list[int]:

@@ -1,5 +1,6 @@
 """The metric that an experiment's runs report beside the loss. No torch for the default task: it must be quick."""
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ...conf.errors import ConfigError
@@ -32,9 +33,10 @@ def task_of(choice: Choice, allowed: tuple[str, ...]) -> "Task":
     for name, is_right, rule in (
         ("targets", lambda value: value in ("labels", "numbers", "none"), "'labels', 'numbers' or 'none'"),
         ("metric", lambda value: isinstance(value, Metric), "a Metric, such as Accuracy()"),
+        ("metric.name", lambda value: isinstance(value, str) and value, "a text, the metric's name in results"),
     ):
-        value = getattr(task, name, None)
+        value = reduce(lambda of, key: getattr(of, key, None), name.split("."), task)
         if not is_right(value):
-            has = f"={value!r}" if hasattr(task, name) else " is missing"
+            has = " is missing" if value is None else f"={value!r}"
             raise ConfigError(f"task={choice.name}: {type(task).__qualname__}.{name}{has}; must be {rule}")
     return task

@@ -11,7 +11,7 @@ sends the fewest bytes. What an optimizer keeps is not counted: it goes with the
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...batches import Samples
-from ...compat.storages import base_of, storage_key
+from ...compat.storages import base_of, storage_key, version_of
 from ...conf.errors import ConfigError
 from ..core.balance import balanced, lightest
 
@@ -36,6 +36,8 @@ class LayerProfile:
     kept: dict[int, int]  # for backward: storage -> bytes; what two layers keep is the same storage
     passes: bool = True  # a gradient goes through it to the layer before
     takes: torch.dtype = torch.float32
+    holds: frozenset[str] = frozenset()  # names of its buffers
+    writes: frozenset[str] = frozenset()  # of those that its forward pass changes in place
 
 
 def look(
@@ -61,6 +63,7 @@ def look(
     x = inputs
     for i, layer in enumerate(layers):
         entered = x.detach().requires_grad_(x.requires_grad)
+        versions = {name: version_of(each) for name, each in layer.named_buffers()}
         with FlopCounterMode(display=False) as first:
             x, kept = forward(layer, entered, i == len(layers) - 1)
         if not isinstance(x, Tensor):
@@ -76,7 +79,9 @@ def look(
                 passes |= torch.autograd.grad(x.sum(), wanted, allow_unused=True)[0] is not None
         alive += [entered, x]
         size = entered.numel() * entered.element_size()
-        found.append(LayerProfile(first.get_total_flops(), second.get_total_flops(), size, kept, passes, entered.dtype))
+        writes = frozenset(key for key, each in layer.named_buffers() if version_of(each) != versions.get(key))
+        flops = first.get_total_flops(), second.get_total_flops()
+        found.append(LayerProfile(*flops, size, kept, passes, entered.dtype, frozenset(versions), writes))
     return found
 
 
@@ -99,6 +104,18 @@ def check_gradients(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
             "and each stage but the first must. Choose strategy=data_parallel, or a strategy.cut with no cut "
             f"before layer {ends[0] + 1}."
         )
+
+
+def check_buffers(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
+    """Raises `ConfigError` where a stage changes a buffer that another one has, which would keep its own."""
+    for begin, end in pairwise([0, *cuts, len(looks)]):
+        written = frozenset[str]().union(*(each.writes for each in looks[begin:end]))
+        others = frozenset[str]().union(*(each.holds for each in [*looks[:begin], *looks[end:]]))
+        if shared := sorted(written & others):
+            raise ConfigError(
+                f"strategy.cut={cuts}: two stages use the buffer {shared[0]} and one changes it, and the other would "
+                "not have the change. Choose strategy=data_parallel, or a strategy.cut with both uses in one stage."
+            )
 
 
 def _begins(looks: Sequence[LayerProfile]) -> list[bool]:

@@ -239,6 +239,10 @@ def test_the_knob_that_the_constructor_refuses_is_the_one_named(knobs: dict[str,
     [
         ("targets = 'labels'", r"task=mine: Own\.metric is missing; must be a Metric, such as Accuracy\(\)"),
         ("targets = 'labels'; metric = 'accuracy'", r"task=mine: Own\.metric='accuracy'; must be a Metric"),
+        (
+            "targets = 'labels'; metric = type('Bare', (Accuracy,), {'name': None})()",
+            r"task=mine: Own\.metric\.name is missing; must be a text",
+        ),
         ("metric = Accuracy()", r"task=mine: Own\.targets is missing; must be 'labels', 'numbers' or 'none'"),
         ("targets = 'classes'; metric = Accuracy()", r"task=mine: Own\.targets='classes'; must be 'labels'"),
     ],

@@ -551,3 +551,26 @@ class Traced(nn.Module):
         for each in self.norm:
             x = each(x)
         return self.one(x)
+
+
+class Twice(nn.Module):
+    """Uses one norm twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.one, self.two = nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.two(self.norm(self.one(x))))
+
+
+def test_a_buffer_that_one_stage_changes_and_another_has_is_refused() -> None:
+    x = torch.empty(8, 4, device="meta")
+    said = r"strategy.cut=\[2\]: two stages use the buffer norm\.num_batches_tracked and one changes it"
+    with pytest.raises(ConfigError, match=said) as caught:
+        Pipeline(2, cut=[2]).resolved(Twice().to("meta"), x, x, lambda outputs, _: outputs.sum())
+    assert caught.value.exit_code == 2
+    Pipeline(2, cut=[1]).resolved(Twice().to("meta"), x, x, lambda outputs, _: outputs.sum())
+    fixed = Twice().to("meta")
+    fixed.norm.eval()
+    Pipeline(2, cut=[2]).resolved(fixed, x, x, lambda outputs, _: outputs.sum())
