@@ -55,12 +55,6 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     `setting`: that by which parameters are cut. `instead`: one by which they are not.
     """
     _check_untouched(optimizer, setting, instead, "pieces of tensors", "whole ones")
-    inner = next((each for each in _inside(_own(optimizer), optimizer) if isinstance(each, Optimizer)), None)
-    if inner is not None:
-        raise ConfigError(
-            f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} steps with the parameters "
-            f"of the {type(inner).__name__} in it, which are none. Choose {instead}."
-        )
     generator = torch.Generator().manual_seed(0)
     weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=generator).unbind()  # of a group, of a parameter
 
@@ -73,6 +67,12 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     )
     if getattr(optimizer, "whole_tensors", False):  # at a small rate the trial would not tell
         raise refused
+    inner = next((each for each in _inside(_own(optimizer), optimizer) if isinstance(each, Optimizer)), None)
+    if inner is not None:
+        raise ConfigError(
+            f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} steps with the parameters "
+            f"of the {type(inner).__name__} in it, which are none. Choose {instead}."
+        )
     for group in optimizer.param_groups:
         try:
             whole, in_place = _tried(optimizer, [group], weights, gradients)
