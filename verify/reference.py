@@ -11,6 +11,10 @@ another order, so its own error is of that size, too, and the two differ by some
 
 where r stands in for a small tensor whose few entries were lucky. docs/decisions has what was measured.
 
+An optimizer that divides by a gradient's size, as Adam does, makes a step of full size of a gradient that is nearly 0,
+and rounding decides on its sign. Which entry that is differs from one order of sums to another. So e is also that of
+some trainings in which each gradient has noise as large as its own e.
+
 A way that computes in bfloat16 or float16 is held to serial training that does so on weights that are kept in the
 model's own dtype, and its e is that of this training.
 """
@@ -33,6 +37,7 @@ from ..strategies.core.state import state_of
 from ..strategies.precision import Float16, Precision
 
 MARGIN = 8.0
+NOISY = 3  # trainings with noise
 DRAWN = 2**63 - 1  # no seed of the engine's
 
 Named = dict[str, Tensor]
@@ -98,6 +103,8 @@ def refer(
     ours = _train(setting, mode, narrow=narrow) if draws else serial
     try:
         exact = _train(setting, mode, torch.float64)
+        noise = [_errors(*both) for both in zip(ours.gradients, exact.gradients, strict=True)]
+        noisy = [_train(setting, mode, narrow=narrow, noise=_Noise(noise, seed)) for seed in range(NOISY)]
         together = _together(setting, torch.float64)
     except (RuntimeError, TypeError, ValueError) as error:
         words = str(error).strip().partition("\n")[0]
@@ -105,7 +112,7 @@ def refer(
             f"verify: the tolerance is derived from training in float64, which this model refuses ({words}); "
             "--tolerance 1e-5 states one instead"
         ) from error
-    return Reference(serial, _derived(ours, exact), draws, together)
+    return Reference(serial, _derived([ours, *noisy], exact), draws, together)
 
 
 def _train(
@@ -113,6 +120,7 @@ def _train(
     mode: Callable[[nn.Module], Any],
     dtype: torch.dtype | None = None,
     narrow: "_Narrow | None" = None,
+    noise: "_Noise | None" = None,
 ) -> Serial:
     """Trains in `dtype`, or else in the model's own. `narrow`: the precision of forward and backward passes."""
     model = setting.make_model()
@@ -129,6 +137,8 @@ def _train(
         (loss if scaler is None else scaler.scale(loss)).backward()
         if scaler is not None:
             scaler.unscale_(optimizer)
+        if noise is not None:
+            noise.add(model, step)
         setting.clip(model)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if rate is not None:
@@ -151,6 +161,19 @@ def _train(
     own, last = state_of(averaged.module if averaged.n_averaged else model), found.weights[-1]
     floats = {name: tensor.detach().cpu().clone() for name, tensor in own.items() if tensor.is_floating_point()}
     return replace(found, averaged={**last, **floats})  # whole numbers (batches seen) are those of training
+
+
+class _Noise:
+    """Noise in gradients. `sizes`: the largest of each parameter's, by step."""
+
+    def __init__(self, sizes: Sequence[dict[str, float]], seed: int) -> None:
+        self._sizes, self._generator = sizes, torch.Generator().manual_seed(seed)
+
+    def add(self, model: nn.Module, step: int) -> None:
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                drawn = 2 * torch.rand(parameter.shape, generator=self._generator, dtype=torch.float64) - 1
+                parameter.grad += self._sizes[step][name] * drawn.to(parameter.grad)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -257,25 +280,32 @@ def _together(setting: ReferenceTraining, dtype: torch.dtype | None) -> bool:
 # -- the tolerance
 
 
-def _derived(ours: Serial, exact: Serial) -> Allowed:
+def _derived(ours: Sequence[Serial], exact: Serial) -> Allowed:
+    """`ours`: trainings in the model's precision."""
     losses: list[float] = []
-    for one, other in zip(ours.losses, exact.losses, strict=True):
-        precision = torch.finfo(_dtype(ours)).eps * abs(other)
-        losses.append(MARGIN * max(abs(one - other), precision, losses[-1] / MARGIN if losses else 0.0))
+    for i, loss in enumerate(exact.losses):
+        far = max(abs(each.losses[i] - loss) for each in ours)
+        precision = torch.finfo(_dtype(ours[0])).eps * abs(loss)
+        losses.append(MARGIN * max(far, precision, losses[-1] / MARGIN if losses else 0.0))
     return Allowed(
         losses,
-        [_of_step(*both) for both in zip(ours.gradients, exact.gradients, strict=True)],
-        [_of_step(*both) for both in zip(ours.weights, exact.weights, strict=True)],
-        _of_step(ours.averaged or {}, exact.averaged or {}) if ours.averaged else {},
+        [_of_step([each.gradients[i] for each in ours], step) for i, step in enumerate(exact.gradients)],
+        [_of_step([each.weights[i] for each in ours], step) for i, step in enumerate(exact.weights)],
+        _of_step([each.averaged or {} for each in ours], exact.averaged or {}),
     )
 
 
-def _of_step(ours: Named, exact: Named) -> dict[str, float]:
-    errors = {name: distance(tensor, exact[name]) for name, tensor in ours.items()}
+def _of_step(ours: Sequence[Named], exact: Named) -> dict[str, float]:
+    each = [_errors(one, exact) for one in ours]
+    errors = {name: max(its[name] for its in each) for name in exact}
     scales = {name: largest(tensor) for name, tensor in exact.items()}
-    shares = [errors[name] / scale for name, scale in scales.items() if scale > 0 and ours[name].is_floating_point()]
-    usual = max(median(shares) if shares else 0.0, torch.finfo(_narrowest(ours)).eps)
-    return {name: MARGIN * max(errors[name], usual * scales[name]) for name in ours}
+    shares = [errors[name] / scale for name, scale in scales.items() if scale > 0 and exact[name].is_floating_point()]
+    usual = max(median(shares) if shares else 0.0, torch.finfo(_narrowest(ours[0])).eps)
+    return {name: MARGIN * max(errors[name], usual * scales[name]) for name in errors}
+
+
+def _errors(ours: Named, exact: Named) -> dict[str, float]:
+    return {name: distance(tensor, exact[name]) for name, tensor in ours.items()}
 
 
 def _stated(serial: Serial, tolerance: float) -> Allowed:

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
-from paceline.verify.reference import MARGIN, Serial, _derived, distance, largest
+from paceline.verify.reference import MARGIN, Serial, _derived, _Noise, distance, largest
 
 
 def serial(scale: float, error: dict[str, float]) -> Serial:
@@ -14,16 +15,31 @@ def serial(scale: float, error: dict[str, float]) -> Serial:
 def test_of_a_tensor_what_float64_shows_is_allowed_and_no_less_than_the_median_of_all() -> None:
     exact = serial(4.0, {"a": 0.0, "b": 0.0, "c": 0.0})
     ours = serial(4.0, {"a": 4e-3, "b": 0.0, "c": 4e-4})
-    allowed = _derived(ours, exact).weights[0]
+    allowed = _derived([ours], exact).weights[0]
     assert allowed["a"] == pytest.approx(MARGIN * 4e-3, rel=1e-3)
     assert allowed["c"] == pytest.approx(MARGIN * 4e-4, rel=1e-2)
     assert allowed["b"] == pytest.approx(allowed["c"], rel=1e-2)  # lucky: the median stands in
-    assert _derived(ours, exact).losses[0] == pytest.approx(MARGIN * 4e-3, rel=1e-3)
+    assert _derived([ours], exact).losses[0] == pytest.approx(MARGIN * 4e-3, rel=1e-3)
+
+
+def test_the_largest_of_several_trainings_counts() -> None:
+    exact = serial(4.0, {"a": 0.0})
+    allowed = _derived([serial(4.0, {"a": far}) for far in (1e-4, 4e-3, 2e-4)], exact)
+    assert allowed.weights[0]["a"] == pytest.approx(MARGIN * 4e-3, rel=1e-3)
+    assert allowed.losses[0] == pytest.approx(MARGIN * 4e-3, rel=1e-3)
+
+
+def test_noise_is_as_large_as_is_told_and_of_every_entry() -> None:
+    layer = nn.Linear(20, 5, bias=False)
+    layer.weight.grad = torch.zeros(5, 20)
+    _Noise([{"weight": 1.0}, {"weight": 0.5}], seed=0).add(layer, 1)
+    drawn = layer.weight.grad.abs()
+    assert 0.45 < drawn.max() <= 0.5 and (drawn > 0).all() and (layer.weight.grad < 0).any()
 
 
 def test_where_rounding_did_nothing_a_unit_in_the_last_place_is_allowed() -> None:
     exact = serial(4.0, {"a": 0.0})
-    allowed = _derived(exact, exact)
+    allowed = _derived([exact], exact)
     assert allowed.weights[0]["a"] == pytest.approx(MARGIN * 4.0 * torch.finfo(torch.float32).eps)
 
 
