@@ -157,25 +157,34 @@ class LocalWorkers:
         """
         ended: dict[int, Ended] = {}
         lost: set[int] = set()
+        judged: dict[int, float] = {}  # when the end of who failed is judged: later, if another's may be its cause
         deadline = float("inf")
         while len(ended) < len(self._members) and time.monotonic() < deadline:
             if self.stop_signal and not self._trains:
                 break
             for rank in self._wait_for_words(ended):
                 ended[rank] = how = self._how(rank)
-                if not how.failed:
-                    continue
+                if how.failed:
+                    is_doubtful = self.has_started and how.error in SECONDARY and not how.frozen
+                    judged[rank] = time.monotonic() + GRACE * is_doubtful
+            are_all = len(ended) == len(self._members)
+            for rank, when in sorted(judged.items(), key=lambda each: each[1]):
+                if when > time.monotonic() and not are_all:
+                    break
+                how = ended[rank]
+                del judged[rank]
                 if deadline == float("inf") and self.has_started and self._may_go_on(how):
                     lost.add(rank)
                 else:
-                    deadline = min(deadline, time.monotonic() + self._grace_after(how))
+                    deadline = min(deadline, when + self._grace_after(how))
         return [how for rank, how in ended.items() if rank not in lost]
 
     def _grace_after(self, how: Ended) -> float:
-        """Seconds for the others to say more. While they start, only whoever waited for another is not the cause."""
-        if how.frozen or (not self.has_started and how.error not in SECONDARY):
-            return 0.0
-        return GRACE
+        """Seconds for the others to say more, after the end is judged. While they start, only whoever waited for
+        another is not the cause.
+        """
+        is_first = how.error not in SECONDARY
+        return 0.0 if how.frozen or is_first != self.has_started else GRACE
 
     def _wait_for_words(self, ended: dict[int, Ended]) -> list[int]:
         """Hear what workers say, for a moment; returns those that have ended meanwhile."""
