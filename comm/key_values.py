@@ -52,6 +52,10 @@ class KeyValues(ABC):
             look: called now and then in the wait. What it returns is raised, unless the value is there by then.
         """
 
+    def posted(self, key: str) -> str | None:
+        """Returns the value if it is there by now, from any thread; None where nobody can look."""
+        return None
+
     def all_live_metrics(self) -> dict[int, str]:
         """Returns the last `live_metrics` of workers that have told them to others."""
         return {}
@@ -120,6 +124,10 @@ class StoreKeyValues(KeyValues):
     def read(self, key: str, writer: int, look: Look | None = None) -> str:
         self.wait_for([f"board/{key}"], [writer], f"'{key}' from worker {writer}", look)
         return self._value(f"board/{key}")
+
+    def posted(self, key: str) -> str | None:
+        [value] = self.seen([f"board/{key}"])
+        return None if value is None else value.decode()
 
     def all_live_metrics(self) -> dict[int, str]:
         told = self._store.read([f"gauges/{rank}" for rank in range(self.size)])

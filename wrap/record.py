@@ -204,10 +204,29 @@ class WrapRecord:
     def failed(self, error: BaseException) -> None:
         """The others find out by themselves."""
         self.is_over = True
+        end = End(_status(error), _reason(error))
         if self._comm.rank == 0:
+            if isinstance(error, ScriptTerminated):
+                with suppress(RuntimeError):  # the store is gone
+                    end = self._of_another() or end
             with suppress(StorageError):  # the error that ends the run is to be told
-                self.directory.add(End(_status(error), _reason(error)))
+                self.directory.add(end)
             self._close()
+        else:
+            with suppress(RuntimeError):  # worker 0, which may serve the store, has ended
+                self._comm.key_values.post(f"end/{self._comm.rank}", json.dumps([end.status, end.reason]))
+
+    def _of_another(self) -> End | None:
+        """Returns the end of the worker that failed, for which a launcher ends the others by SIGTERM."""
+        lost = self._comm.lost()
+        for rank in range(1, self._layout.workers):
+            told = self._comm.key_values.posted(f"end/{rank}")
+            if told is None and rank in lost:
+                return End("failed", f"worker {rank} was lost without a word: it was killed, or left by os._exit")
+            status, reason = json.loads(told or "[null, null]")
+            if status not in (None, "interrupted"):
+                return End(status, f"worker {rank}: {reason}")
+        return None
 
     def over(
         self, model: nn.Module, meter: Meter, batches: int, activations: int, resident: int, stopped: str | None

@@ -57,7 +57,7 @@ class ScriptTerminated(SystemExit):
         super().__init__(128 + signal.SIGTERM)
 
     def __str__(self) -> str:
-        return "SIGTERM, which a launcher sends where another worker has failed"
+        return "SIGTERM, as of a launcher that is stopped"
 
 
 class Unended(SystemExit):

@@ -247,7 +247,7 @@ def test_sigterm_leaves_an_end(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGTERM)
     assert left.value.code == 143
     last = RunDirectory.open(tmp_path, "mine").records()[-1]
-    assert (last["kind"], last["status"]) == ("end", "interrupted") and "another worker has failed" in last["reason"]
+    assert (last["kind"], last["status"]) == ("end", "interrupted") and "SIGTERM, as of a launcher" in last["reason"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -311,8 +311,34 @@ with wrap(*parts(), name="mine", epochs=100000) as run:
     ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode not in (0, None)
     records = RunDirectory.open(tmp_path / "runs", "mine").records()
-    assert [each["status"] for each in records if each["kind"] == "end"] in (["failed"], ["interrupted"])
-    assert records[-1]["kind"] == "end"
+    assert [each["status"] for each in records if each["kind"] == "end"] == ["failed"], records[-1]
+    assert records[-1]["kind"] == "end" and "worker 1" in records[-1]["reason"]
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.fault
+def test_a_launcher_that_is_stopped_leaves_a_run_that_was_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from scripts import parts
+from paceline.wrap import wrap
+with wrap(*parts(), name="mine", epochs=100000) as run:
+    for epoch in range(100000):
+        for batch in run.loader:
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            if run.steps == 3:
+                print("steps", flush=True)
+"""
+    )
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(launch, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as launched:
+        assert launched.stdout is not None and launched.stdout.readline()
+        launched.terminate()
+        launched.communicate(timeout=60)
+    end = RunDirectory.open(tmp_path / "runs", "mine").records()[-1]
+    assert (end["kind"], end["status"]) == ("end", "interrupted")
 
 
 @pytest.mark.slow  # two processes
