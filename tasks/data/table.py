@@ -47,6 +47,7 @@ from .table_files import (
     columns_of_text,
     form,
     head_of,
+    in_words,
     inexact,
     value_type,
     with_type_of,
@@ -301,10 +302,8 @@ class Table(Data):
             if name not in self._names:
                 raise ConfigError(f"data.integers: {name} is no input of {self.path}. Inputs: {', '.join(self._names)}")
             if not self._is_whole(name):
-                raise ConfigError(
-                    f"data.integers: column {name} of {self.path} is {self._schema_of_train.types.field(name).type}; "
-                    "must be whole numbers"
-                )
+                found = in_words(self._schema_of_train.types.field(name).type)
+                raise ConfigError(f"data.integers: column {name} of {self.path} is {found}; must be whole numbers")
         return [name for name in self._names if name in self.integers]
 
     def _is_whole(self, name: str) -> bool:
@@ -374,7 +373,7 @@ class Table(Data):
                 how += ". data=hugging_face reads nested lists"
             key = "inputs" if name in inputs else "targets" if name in self.targets else "weights"
             raise ConfigError(
-                f"data.{key}: column {name} of {path} is {head.types.field(name).type}; must be numbers{how}"
+                f"data.{key}: column {name} of {path} is {in_words(head.types.field(name).type)}; must be numbers{how}"
             )
         if path != self.path:
             self._check_parts(head, path)
@@ -554,7 +553,9 @@ def _check_label(field: Any, path: Path) -> None:
 
 
 def _no_label(field: Any, path: Path, wanted: str) -> ConfigError:
-    return ConfigError(f"data.targets={field.name}: column {field.name} of {path} is {field.type}; must be {wanted}")
+    return ConfigError(
+        f"data.targets={field.name}: column {field.name} of {path} is {in_words(field.type)}; must be {wanted}"
+    )
 
 
 def _nothing_in(path: Path, name: str, row: int) -> CorruptDataError:

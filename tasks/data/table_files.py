@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
 SUFFIXES = ".csv, .tsv, .jsonl, .ndjson (each packed as .gz, too) or .parquet"
 HEAD = 1 << 20  # bytes of a text that a plan looks at
 EXACT = 1 << 53  # beyond it, float64 skips whole numbers, and may round one to it
+MOST_DEPTH = 64  # of lists and objects of JSON in each other: pyarrow overflows the stack at some ten thousand
+_OTHERS = bytes({*range(256)} - {*b'"[]{}'})
+_STEPS = np.zeros(256, np.int8)  # of the depth, by the byte
+_STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
 _BLANK: Any = re.compile(r"\s*")
 
 
@@ -170,6 +175,8 @@ def _parsed(
     Args:
         lone: The file has one column, so that an empty line is an empty cell.
     """
+    if form(path) == "jsonl":
+        _check_levels(file, path)
     found = _parsed_as(file, path, used, types or {}, {}, lone)
     arrow = import_module("pyarrow")
     dates = {field.name: arrow.string() for field in found.schema if arrow.types.is_temporal(field.type)}
@@ -199,6 +206,24 @@ def _parsed_as(
             quoted_strings_can_be_null=False,
         ),
     )
+
+
+def _check_levels(file: Any, path: Path) -> None:
+    """Raises CorruptDataError for JSON nested more than `MOST_DEPTH` deep: a scan of the brackets outside of quotes."""
+    depth, quotes, rest = 0, 0, b""
+    while block := file.read(HEAD):
+        text = (rest + block).replace(rb"\\", b"")
+        rest = text[-1:] if text.endswith(b"\\") else b""  # it escapes the first byte of the next block
+        marks = np.frombuffer(text.replace(rb"\"", b"").translate(None, _OTHERS), np.uint8)
+        inside = (quotes + np.cumsum(marks == ord('"'))) % 2
+        depths = depth + np.cumsum(_STEPS[marks] * (1 - inside))
+        if depths.max(initial=0) > MOST_DEPTH:
+            raise CorruptDataError(
+                f"{path} cannot be read: rows are nested more than {MOST_DEPTH} deep. Save flat rows"
+            )
+        if len(marks):
+            depth, quotes = depths[-1], inside[-1]
+    file.seek(0)
 
 
 def _exact_json(file: Any, path: Path, used: list[str], known: list[str] | None) -> Any:
@@ -377,6 +402,11 @@ def arrow_module(module: str) -> Any:
 
 def value_type(found: Any) -> Any:
     return found.value_type if import_module("pyarrow").types.is_dictionary(found) else found
+
+
+def in_words(kind: Any) -> str:
+    """Returns the name of a type, of which nested lists and structs with many fields have a long one."""
+    return shorten(str(kind), 100, placeholder=" ...")
 
 
 def inexact(path: Path, name: str, number: object, row: int) -> CorruptDataError:

@@ -19,6 +19,7 @@ from paceline.engine import prepare
 from paceline.engine.planning.planned import Plan
 from paceline.tasks.base import Split
 from paceline.tasks.data.table import Table
+from paceline.tasks.errors import CorruptDataError
 
 HERE = "reading_columns"
 SHORT = ["tracking=none", "checkpoint.every=0", "hardware=virtual", "data=table", "data.targets=kind"]
@@ -216,6 +217,28 @@ def test_a_list_of_numbers_in_quotes_is_refused_with_what_to_write(tmp_path: Pat
     file.write_text('{"ids": ["1", "2"], "kind": 1}\n' * 10)
     with pytest.raises(ConfigError, match=r"must be numbers\. Write the numbers of a list without quotes"):
         loaded(file)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.ndjson", "x.jsonl.gz"])
+@pytest.mark.parametrize("head", ['{"ids": ', '{"say": "]]\\\\", "ids": \n'])  # brackets within quotes close nothing
+def test_rows_nested_deeply_are_refused_before_pyarrow_ends_the_process(head: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    text = f"{head}{'[' * 64}{']' * 64}}}".encode()
+    file.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    with pytest.raises(CorruptDataError, match="cannot be read: rows are nested more than 64 deep") as caught:
+        loaded(file)
+    assert caught.value.exit_code == 7
+
+
+def test_brackets_within_quotes_and_of_many_rows_are_not_nested(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    row = {"say": "[" * 70 + '"[\\' + "{" * 70, "ids": [1, 2], "kind": 1}
+    file.write_text(f"{json.dumps(row)}\n" * 9000)  # more than one block
+    assert loaded(file, inputs="ids")[0].input_shape == (2,)
+    file.write_text(f'{{"ids": {"[" * 63}{"]" * 63}, "kind": 1}}')
+    with pytest.raises(ConfigError, match=r"must be numbers\. data=hugging_face reads nested lists") as caught:
+        loaded(file)
+    assert len(str(caught.value)) < 300
 
 
 def test_nested_lists_are_for_hugging_face(tmp_path: Path) -> None:
