@@ -14,10 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ...tracking.files import UnusableFileError, check_yaml, parse_yaml, read_bytes, read_text
+from ...tracking.files import MOST_COMPOSED, UnusableFileError, check_yaml, parse_yaml, read_bytes, read_text
 from .experiment import CONF, Choice, shipped
 
 Files = tuple[tuple[str, int, int], ...]  # of a user's directory: a path in it, the time of its change, its size
+MOST_LOADED = 128  # files of a user's directory in one composition, where each time that one is named counts
 _NAME = re.compile(r"\w+", re.ASCII)
 
 
@@ -134,6 +135,18 @@ def check_file(folder: Path | None, name: str) -> None:
         raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
     except UnusableFileError as error:
         raise ConfigError(f"{file} {error}") from None
+
+
+def check_loaded(config_dir: Path | None, name: str, sizes: list[int]) -> None:
+    """Bounds what lists of defaults copy into a configuration, also from few files. Raises `ConfigError`.
+
+    Args:
+        name: The file that was chosen, without its suffix.
+        sizes: The number of values of each copy.
+    """
+    said = f"{MOST_LOADED} files" if len(sizes) > MOST_LOADED else f"{MOST_COMPOSED:,} values"
+    if len(sizes) > MOST_LOADED or sum(sizes) > MOST_COMPOSED:
+        raise ConfigError(f"{config_dir}/{name}.yaml: its defaults load more than {said}. Name fewer, each one once")
 
 
 def _outside(name: str, folder: Path | None) -> ConfigError:

@@ -5,7 +5,7 @@ import pickle
 import re
 import shlex
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from .choice_files import (
     Files,
     check_file,
     check_files,
+    check_loaded,
     check_sections,
     file_of,
     files_in,
@@ -181,7 +182,11 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files
     """Reads them by Hydra. `files`: the user's; those that have changed are read again."""
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(check_file), files_kept():
+    with (
+        initialize_config_module("paceline.conf", version_base="1.3"),
+        files_checked(check_file, partial(check_loaded, config_dir)),
+        files_kept(),
+    ):
         config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
     chosen = config.hydra.runtime.choices.items()
     choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}

@@ -533,6 +533,28 @@ def test_a_file_outside_of_a_users_directory_is_not_read(group: str, content: st
         compose([f"{group}=mine"], folder)
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("d{0}@z0, d{0}@z1, d{0}@z2", "more than 128 files"),
+        (", ".join(f"large@z{i}" for i in range(110)), "more than 20,000 values"),
+        (", ".join(f"virtual@z{i}" for i in range(130)), "more than 128 files"),
+    ],
+)
+def test_defaults_that_load_files_over_and_over_are_refused_by_the_chosen_file(
+    names: str, said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "hardware"
+    folder.mkdir()
+    for i in range(7):
+        (folder / f"d{i}.yaml").write_text(f"defaults: [{names.format(i + 1)}, _self_]\n")
+    (folder / "d7.yaml").write_text("v: 1\n")
+    (folder / "large.yaml").write_text(f"v: [{'1, ' * 200}]\n")
+    with pytest.raises(ConfigError, match=rf"/hardware/d0\.yaml: its defaults load {said}\. Name fewer") as caught:
+        compose(["hardware=d0"], tmp_path)
+    assert caught.value.exit_code == 2
+
+
 def test_a_preset_may_name_other_files_of_its_directory_and_no_file_beside_our_choices(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "base").mkdir()
