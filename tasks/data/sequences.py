@@ -1,6 +1,10 @@
 """Columns of a table whose rows are lists of numbers or texts: each becomes a row of `length` entries."""
 
-from collections.abc import Callable
+import json
+import math
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from .mapped import signed
 
 BYTES = "bytes"
 LENGTH = 128  # tokens of a text, where nobody says how many
+MOST_GROWTH = 256  # times as many characters or tokens; those of well-known tokenizers are below 110
+_BATCH = 256  # texts that are encoded at once: larger batches are no faster, and take more memory
 _PADDING = ("[PAD]", "<pad>", "<|endoftext|>")
 
 
@@ -68,22 +74,67 @@ def list_column(column: Any, length: int, pads: bool, what: str) -> np.ndarray:
 def tokenizer(said: str, length: int) -> Callable[[list[str]], np.ndarray]:
     """Returns the function of texts to tokens [texts, length], int64: longer texts are cut, shorter ones filled up.
 
-    Bytes are filled up with 0. Raises as `check_tokens`, and CorruptDataError for a file that is none of tokenizers'.
+    Bytes are filled up with 0. Raises as `check_tokens`, and CorruptDataError for a file that is none of tokenizers',
+    and for one that makes texts much longer: a few steps could fill the memory.
     """
     if said == BYTES:
         return lambda texts: _filled([list(text.encode()[:length]) for text in texts], length, 0)
     check_tokens(said)
     library, path = import_module("tokenizers"), Path(said).expanduser()
-    try:
+    with _told(f"data.tokens={said}: is no file of tokenizers"):
         made = library.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing else
-        raise CorruptDataError(f"data.tokens={said}: is no file of tokenizers: {error}") from error
+    parts = made.normalizer, made.pre_tokenizer, made.post_processor
+    times = math.prod(_growth(json.loads(part.__getstate__())) for part in parts if part is not None)
+    if times > MOST_GROWTH:
+        raise CorruptDataError(
+            f"data.tokens={said}: may make a text {times:,.0f} times as long; must be at most {MOST_GROWTH} times. "
+            "Take steps out of its normalizer, pre_tokenizer or post_processor"
+        )
     padding = made.padding or {}
     known = [made.token_to_id(each) for each in _PADDING]
     pad = padding.get("pad_id", next((each for each in known if each is not None), 0))
     made.no_padding()
     made.enable_truncation(length)
-    return lambda texts: _filled([each.ids for each in made.encode_batch(texts)], length, pad)
+
+    def encoded(texts: list[str]) -> np.ndarray:
+        batches = (texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH))
+        with _told(f"data.tokens={said}: fails on a text"):
+            return _filled([each.ids for batch in batches for each in made.encode_batch(batch)], length, pad)
+
+    return encoded
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Raises CorruptDataError for an error of tokenizers, which has no class of its own, and for a panic of Rust's."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise CorruptDataError(f"{what}: {error}") from error
+
+
+def _growth(part: Any) -> float:
+    """Returns how many times as many characters or tokens a part of a tokenizer may make of its input."""
+    match part:
+        case {"normalizers": steps} | {"pretokenizers": steps} | {"processors": steps}:
+            return math.prod(map(_growth, steps))
+        case {"type": "Replace", "pattern": {"String": old}, "content": new} if old:
+            return max(1.0, len(new) / len(old))
+        case {"type": "Replace", "content": new} | {"prepend": new}:
+            return 1.0 + len(new)  # a pattern may match between any two characters
+        case {"type": "ByteLevel"}:
+            return 2.0
+        case {"precompiled_charsmap": packed}:  # the size of a table, the table, and texts that each end with a NUL
+            content = b64decode(packed)
+            texts = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
+            return float(max(1, *(len(text.decode(errors="replace")) for text in texts)))
+        case {"single": pieces, "special_tokens": tokens}:
+            names = [piece.get("SpecialToken", {}).get("id") for piece in pieces]
+            return float(max(1, sum(1 if name is None else len(tokens[name]["ids"]) for name in names)))
+        case _:
+            return 1.0
 
 
 def check_tokens(said: str) -> None:
@@ -101,5 +152,6 @@ def check_tokens(said: str) -> None:
 def _filled(rows: list[list[int]], length: int, pad: int) -> np.ndarray:
     found = np.full((len(rows), length), pad, np.int64)
     for row, tokens in enumerate(rows):
-        found[row, : len(tokens)] = tokens
+        kept = tokens[:length]  # a post-processor may add some
+        found[row, : len(kept)] = kept
     return found

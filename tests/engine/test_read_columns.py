@@ -1,7 +1,9 @@
 """Columns of a user's own table as the model gets them: whole numbers, lists and text."""
 
+import base64
 import gzip
 import json
+import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,40 +134,111 @@ def test_text_is_read_as_bytes_and_filled_up(tmp_path: Path) -> None:
         loaded(file)
 
 
-def test_text_is_read_by_a_file_of_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands in for the class of the package, which need not be here."""
+class Words:
+    """Stands in for the class of the package tokenizers, which need not be here: a file has the state of its parts."""
 
-    class Words:
-        padding = None
+    padding = None
 
-        @staticmethod
-        def from_file(path: str) -> "Words":
-            assert json.loads(Path(path).read_text()) == {}
-            return Words()
+    @staticmethod
+    def from_file(path: str) -> "Words":
+        return Words(json.loads(Path(path).read_text()))
 
-        def token_to_id(self, token: str) -> int | None:
-            return {"[PAD]": 3}.get(token)
+    def __init__(self, parts: dict[str, Any]) -> None:
+        for name in ("normalizer", "pre_tokenizer", "post_processor"):
+            text = json.dumps(parts.get(name)).encode()
+            setattr(self, name, SimpleNamespace(__getstate__=lambda text=text: text) if name in parts else None)
+        self.lacks, self.ends = parts.get("lacks"), [9] * parts.get("ends", 1)
 
-        def no_padding(self) -> None: ...
-        def enable_truncation(self, length: int) -> None:
-            self.most = length
+    def token_to_id(self, token: str) -> int | None:
+        return {"[PAD]": 3}.get(token)
 
-        def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
-            return [SimpleNamespace(ids=[len(word) for word in text.split()][: self.most]) for text in texts]
+    def no_padding(self) -> None: ...
+    def enable_truncation(self, length: int) -> None:
+        self.most = length
 
-    file, tokens = tmp_path / "said.jsonl", tmp_path / "tokenizer.json"
+    def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
+        if self.lacks == "panic":
+            raise PanicException("index out of bounds")
+        if self.lacks:
+            raise Exception("Missing [UNK] token")  # as the package does
+        return [SimpleNamespace(ids=[len(word) for word in text.split()][: self.most] + self.ends) for text in texts]
+
+
+class PanicException(BaseException):
+    """Stands in for the error that a panic of Rust becomes."""
+
+
+def tokenized(folder: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any]) -> Any:
+    """Returns the inputs of `ROWS`, by a tokenizer.json with `parts`."""
+    file, tokens = folder / "said.jsonl", folder / "tokenizer.json"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    tokens.write_text(json.dumps(parts))
+    monkeypatch.setattr("paceline.tasks.data.sequences.folder_of", lambda package: "here")
+    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))  # pyright: ignore
+    return loaded(file, inputs="say", tokens=str(tokens), length=4)[1].inputs.tolist()
+
+
+def test_text_is_read_by_a_file_of_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {tuple(row) for row in tokenized(tmp_path, monkeypatch, {})} == {(2, 1, 9, 3), (2, 2, 9, 3)}
+    assert {tuple(row) for row in tokenized(tmp_path, monkeypatch, {"ends": 5})} == {(2, 1, 9, 9), (2, 2, 9, 9)}
+    file, tokens = tmp_path / "said.jsonl", tmp_path / "tokenizer.json"
     knobs: dict[str, Any] = {"inputs": "say", "tokens": str(tokens), "length": 4}
-    with pytest.raises(Exception, match="is not a file"):
-        loaded(file, **knobs)
-    tokens.write_text("{}")
     monkeypatch.setattr("paceline.tasks.data.sequences.folder_of", lambda package: None)
     with pytest.raises(Exception, match="pip install tokenizers"):
         loaded(file, **knobs)
-    monkeypatch.setattr("paceline.tasks.data.sequences.folder_of", lambda package: "here")
-    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))  # pyright: ignore
-    _, train = loaded(file, **knobs)
-    assert {tuple(row) for row in train.inputs.tolist()} == {(2, 1, 3, 3), (2, 2, 3, 3)}
+    tokens.unlink()
+    with pytest.raises(Exception, match="is not a file"):
+        loaded(file, **knobs)
+
+
+def replace(old: str, new: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: old}, "content": new}
+
+
+CHARSMAP = base64.b64encode(struct.pack("<I", 4) + bytes(4) + b"a\0" + "é".encode() * 18 + b"\0").decode()
+PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}
+TOKEN = {"SpecialToken": {"id": "[X]", "type_id": 0}}
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+
+
+def template(pieces: list[Any], size: int) -> dict[str, Any]:
+    return {"type": "TemplateProcessing", "single": pieces, "special_tokens": {"[X]": {"ids": [1] * size}}}
+
+
+@pytest.mark.parametrize(
+    ("part", "steps", "times"),
+    [
+        ("normalizer", [replace("o", "o" * 20)] * 3, "8,000"),
+        ("normalizer", [replace("oo", "o" * 40)] * 3, "8,000"),
+        ("normalizer", [replace("", "o")] * 9, "512"),
+        ("normalizer", [replace("(?=)", "oo", "Regex")] * 6, "729"),
+        ("normalizer", [{"type": "Prepend", "prepend": "o" * 19}] * 2, "400"),
+        ("normalizer", [PRECOMPILED, PRECOMPILED], "324"),
+        ("pre_tokenizer", [{"type": "ByteLevel"}] * 9, "512"),
+        ("post_processor", [template([TEXT, TOKEN, TOKEN], 200)], "401"),
+    ],
+)
+def test_a_tokenizer_that_makes_texts_longer_and_longer_is_refused(
+    part: str, steps: list[Any], times: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}.get(part, "processors")
+    with pytest.raises(CorruptDataError, match=rf"tokenizer\.json: may make a text {times} times as long"):
+        tokenized(tmp_path, monkeypatch, {part: {"type": "Sequence", name: steps}})
+
+
+def test_usual_tokenizers_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [{"type": "NFKC"}, PRECOMPILED, replace(" {2,}", "_", "Regex"), replace("``", '"')]
+    ends = template([TOKEN, TEXT, TOKEN], 1)
+    parts = {"normalizer": {"type": "Sequence", "normalizers": steps}, "post_processor": ends}
+    assert len(tokenized(tmp_path, monkeypatch, parts)) == 16
+
+
+@pytest.mark.parametrize(("lacks", "said"), [("unk", r"Missing \[UNK\]"), ("panic", "index out of bounds")])
+def test_a_tokenizer_that_fails_on_a_text_is_named(
+    lacks: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CorruptDataError, match=rf"data\.tokens=.*/tokenizer\.json: fails on a text: {said}"):
+        tokenized(tmp_path, monkeypatch, {"lacks": lacks})
 
 
 def test_lists_are_cut_and_filled_where_a_length_is_said(tmp_path: Path) -> None:
