@@ -6,9 +6,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -219,18 +220,24 @@ def _has_ninja() -> bool:
 
 
 def _wandb() -> Finding:
-    """Finds out whether there is an API key, without showing it."""
+    """Finds out whether there is an API key and for which server, without showing the key."""
     from importlib.metadata import version
 
-    from ..tracking.wandb import key_in_netrc
+    from ..compat.wandb import load_settings
+    from ..tracking.redact import hide_in_urls
+    from ..tracking.wandb import NO_KEY, mode_of
 
     installed = version("wandb")
     asked = os.environ.get("WANDB_MODE")
     if asked in ("offline", "disabled"):
         return Finding(True, f"{installed}, {asked}: as WANDB_MODE says")
-    if os.environ.get("WANDB_API_KEY") or key_in_netrc(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"):
-        return Finding(True, f"{installed}, online: an API key is there")
-    return Finding(True, f"{installed}, offline: no API key; for online: wandb login")
+    with redirect_stderr(StringIO()):  # it says which file it reads
+        known = load_settings()
+    mode, reason = mode_of("auto", known)
+    if mode == "online":
+        reason = f"an API key is there for {hide_in_urls(known.base_url)}"
+    hint = "; for online: wandb login" if reason == NO_KEY else ""
+    return Finding(True, f"{installed}, {mode}: {reason}{hint}")
 
 
 def _data_checks() -> list[Check]:

@@ -65,6 +65,7 @@ def upload(
         for each in waiting:
             show(f"{each.name:{width}}  would be sent: {_size(each)}")
     elif waiting:
+        _check_server()
         note(f"to send: {len(waiting)} of {len(found)} runs")
         _send(waiting, project, entity, width)
     if dry_run or not waiting:
@@ -151,6 +152,18 @@ def _of_sweep(sweep: Path) -> list["OfflineRecording"]:
 
     path = Path(os.path.realpath(sweep))
     return [recording(f"{path.name}/{name}", path / name) for name in run_names(path)]
+
+
+def _check_server() -> None:
+    """Raises `TrackingConfigError` if only a file of the current folder may say the server."""
+    from ..compat.wandb import folder_settings
+    from ..tracking.errors import TrackingConfigError
+
+    if (file := folder_settings()) and not os.environ.get("WANDB_BASE_URL"):
+        raise TrackingConfigError(
+            f"{file}: W&B's settings in the current folder are not followed. "
+            "Remove the file, or say the server: WANDB_BASE_URL=https://api.wandb.ai"
+        )
 
 
 def _check_target(option: str, name: str | None) -> None:

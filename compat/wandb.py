@@ -1,7 +1,10 @@
 """W&B's client: settings that it calls experimental, the format of its records, and what it prints."""
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import chdir
+from pathlib import Path
 from typing import Any
 
 # Without these `wandb sync` tries for minutes, up to hours. What is set in the environment goes before.
@@ -37,6 +40,44 @@ def quiet_settings(init_seconds: float, finish_seconds: float) -> Any:
         finish_timeout_raises=True,
         x_transaction_log_flush_interval=1.0,  # what a killed run may lose, in seconds
     )
+
+
+# -- where W&B takes its settings from
+
+
+def folder_settings() -> Path | None:
+    """Returns the settings file of the current folder, which W&B would follow, whoever wrote it."""
+    return next((path for name in ("wandb", ".wandb") if os.path.lexists(path := Path(name, "settings"))), None)
+
+
+def load_settings() -> Any:
+    """Makes W&B load its settings from the environment and the user's own file alone, and returns them."""
+    from wandb.sdk import wandb_setup
+
+    wandb_setup.teardown()  # what was loaded before
+    here = Path.cwd()
+    if own := os.environ.get("WANDB_CONFIG_DIR"):
+        os.environ["WANDB_CONFIG_DIR"] = str(here / Path(own).expanduser())
+    with chdir("/"):  # W&B knows no other way; only root writes there
+        known = wandb_setup.singleton().settings
+    if known.root_dir == "/":
+        known.root_dir = str(here)
+    return known
+
+
+def logins_of(url: str) -> tuple[str, str]:
+    """Returns the servers whose logins in a netrc file W&B takes for the server at `url`."""
+    from wandb.sdk.lib import urls
+
+    return url, urls.forge_upstream_url(url)
+
+
+def main() -> None:
+    """W&B's command line."""
+    load_settings()
+    from wandb.cli import cli
+
+    cli.cli(prog_name="wandb")
 
 
 # -- what `wandb sync` prints

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from ..compat.wandb import quiet_settings
+from ..compat.wandb import folder_settings, load_settings, logins_of, quiet_settings
 from .errors import CorruptRunError
 from .files import UnusableFileError, check_regular, read_text
 from .helper import print_traceback, tell, words_of
@@ -24,6 +24,7 @@ INIT_SECONDS = 5.0  # then W&B is written offline
 UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
 FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
 LONGEST_ID = 128  # of a run, as W&B takes it
+NO_KEY = "no API key"
 MAX_BINS = 512  # of a histogram, as W&B takes it
 
 
@@ -79,7 +80,7 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
     files = directory.path / "wandb"
     files.mkdir(exist_ok=True)
     earlier = set(files.glob("run-*/*.wandb"))
-    mode, reason = _mode(settings["mode"], wandb.setup().settings)
+    mode, reason = mode_of(settings["mode"], load_settings())
     if mode == "online":
         try:
             run = _open(settings, files, mode)
@@ -92,6 +93,7 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
                 if file not in earlier:
                     mark_of(file).touch()  # there is nothing in it
             mode, reason = "offline", words_of(error)
+            load_settings()
     run = _open(settings, files, mode)
     if mode == "offline":
         tell(f"W&B: offline ({reason}); send it with: paceline upload {_named(directory)}")
@@ -134,26 +136,30 @@ def _keep_choices(run: Any, config: dict[str, Any]) -> None:
     run.config.update(flat(replaced, "."))
 
 
-def _mode(asked: str, known: Any) -> tuple[Mode, str]:
-    """Returns the mode and the reason for it. `known` are W&B's own settings, from its files and environment
-    variables.
-    """
+def mode_of(asked: str, known: Any) -> tuple[Mode, str]:
+    """Returns the mode and the reason for it. `known` are W&B's own settings, as `load_settings` returns them."""
     if asked == "offline":
         return "offline", "as configured"
     if asked == "auto" and known.mode in ("offline", "disabled"):
         return known.mode, "as W&B's own settings say"
+    file = folder_settings()
+    if file and (asked == "auto" or not os.environ.get("WANDB_BASE_URL")):
+        way = "remove it, or set WANDB_BASE_URL and tracking.mode=online"
+        return "offline", f"{file} of the current folder is not followed; {way}"
     if known.api_key or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or key_in_netrc(known.base_url):
         return "online", ""
-    return "offline", "no API key"
+    return "offline", NO_KEY
 
 
 def key_in_netrc(url: str) -> bool:
     """Returns whether there is a login for the server at that URL."""
     try:
         check_regular(os.environ.get("NETRC") or Path.home() / ".netrc")
-        login = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).netloc)
+        kept = netrc.netrc(os.environ.get("NETRC"))
+        logins = [kept.authenticators(urlsplit(server).netloc) for server in logins_of(url)]
     except (OSError, UnusableFileError, netrc.NetrcParseError):
         return False
+    login = next(filter(None, logins), None)
     return login is not None and bool(login[2])
 
 

@@ -128,7 +128,8 @@ def _send(batch: Sequence[OfflineRecording], project: str | None, entity: str | 
 def _client(files: Sequence[Path], project: str | None, entity: str | None) -> list[str]:
     """Returns the output of W&B's client while it sends the files. Raises UploadError when it cannot begin."""
     options = [f"--{key}={value}" for key, value in (("project", project), ("entity", entity)) if value is not None]
-    command = [sys.executable, "-P", "-m", "wandb", "sync", "--include-synced", *options, *map(str, files)]
+    start = [sys.executable, "-P", "-c", f"from {client.__name__} import main; main()"]
+    command = [*start, "sync", "--include-synced", *options, *map(str, files)]
     process = subprocess.Popen(
         command,
         env=client.BOUNDS | os.environ,

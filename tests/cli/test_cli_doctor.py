@@ -101,14 +101,17 @@ def test_data_of_ones_own_are_not_missing_but_their_reader_may_be(
     assert package is None or finding.text == f"{package}, which reads them, is not installed"
 
 
+@pytest.mark.budget(2)  # it imports W&B
 @pytest.mark.parametrize("place", ["WANDB_API_KEY", "NETRC"])
 def test_a_key_is_noticed_and_never_printed(place: str, paceline, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(here / "config"))
     monkeypatch.setattr(doctor, "CHECKS", [check for check in CHECKS if check.name == "wandb"])
     file = here / "netrc"
     monkeypatch.setenv("NETRC", str(file))
     assert "offline: no API key" in paceline("doctor").out
+    # W&B itself takes that login for its newer address, too
     file.write_text('machine api.wandb.ai login user password ""\n')  # a run takes it for none
     assert "offline: no API key" in paceline("doctor").out
     file.unlink()
@@ -119,8 +122,17 @@ def test_a_key_is_noticed_and_never_printed(place: str, paceline, here: Path, mo
     else:
         monkeypatch.setenv(place, key)
     ended = paceline("doctor")
-    assert "online: an API key is there" in ended.out
+    assert "online: an API key is there for https://api." in ended.out
     assert key not in ended.out + ended.err
+    (here / "config").mkdir()
+    (here / "config" / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9999\n")
+    of_the_user = paceline("doctor")
+    expected = "for http://127.0.0.1:9999" if place == "WANDB_API_KEY" else "no API key"
+    assert expected in of_the_user.out
+    assert of_the_user.err == ""
+    (here / "wandb").mkdir()
+    (here / "wandb" / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9999\nmode = online\n")
+    assert "offline: wandb/settings of the current folder is not followed" in paceline("doctor").out
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert "offline: as WANDB_MODE says" in paceline("doctor").out
 

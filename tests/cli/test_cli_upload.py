@@ -324,3 +324,32 @@ def zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def settings_of_a_stranger(folder: Path, url: str) -> None:
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "settings").write_text(f"[default]\nbase_url = {url}\nmode = online\n")
+
+
+def test_settings_of_the_current_folder_are_named_before_anything_is_sent(
+    paceline, runs: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_of_a_stranger(runs.parent, server.url)
+    monkeypatch.delenv("WANDB_BASE_URL")
+    ended = paceline("upload", "one")
+    assert ended.status == 2 and ended.last == (
+        "wandb/settings: W&B's settings in the current folder are not followed. "
+        "Remove the file, or say the server: WANDB_BASE_URL=https://api.wandb.ai"
+    )
+    assert not server.upserts and marks(runs) == []
+    assert paceline("upload", "one", "--dry-run").status == 0
+
+
+@pytest.mark.slow
+def test_the_server_of_the_environment_gets_runs_and_none_of_the_current_folder(
+    paceline, runs: Path, server: WandbServer
+) -> None:
+    with serving() as stranger:
+        settings_of_a_stranger(runs.parent, stranger.url)
+        assert paceline("upload", "one").status == 0
+        assert displayed(server) == {"one"} and not stranger.upserts

@@ -96,3 +96,28 @@ def test_that_no_server_answers_or_the_key_is_refused_is_told(
 def test_bytes_that_are_no_record_are_refused() -> None:
     with pytest.raises(client.UnreadableRecordError):
         client.record_of(b"\xff" * 20)
+
+
+@pytest.mark.parametrize("folder", ["wandb", ".wandb"])
+def test_a_settings_file_of_the_current_folder_says_neither_server_nor_mode_nor_key(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_BASE_URL", "WANDB_API_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "settings").write_text(
+        f"[default]\nbase_url = http://127.0.0.1:99\nmode = offline\napi_key = {KEY}\n"
+    )
+    from wandb.sdk.lib import urls
+
+    assert client.folder_settings() == Path(folder, "settings")
+    known = client.load_settings()
+    assert (known.base_url, known.mode, known.api_key) == (urls.DEFAULT_BASE_URL, "online", None)
+    assert known.root_dir == str(tmp_path), "what W&B writes lies elsewhere"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "settings").write_text("[default]\nbase_url = http://127.0.0.1:98\n")
+    monkeypatch.setenv("WANDB_CONFIG_DIR", "mine")
+    assert client.load_settings().base_url == "http://127.0.0.1:98"
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:97")
+    assert client.load_settings().base_url == "http://127.0.0.1:97"

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -21,7 +22,7 @@ from paceline.tracking.compare import rows
 from paceline.tracking.errors import TrackingConfigError
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import SWEEP_NOTE, RunDirectory
-from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
+from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram, mode_of
 from paceline.tracking.wandb_upload import recording
 
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
@@ -394,6 +395,38 @@ def test_online_the_server_gets_every_row_the_config_and_the_group(run, monkeypa
     assert recording("first", run.path).files and not recording("first", run.path).unsent().files
     said = capfd.readouterr().err
     assert said.startswith(f"W&B: {server.url}/me/paceline/runs/first-") and said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_a_file_of_the_current_folder_names_gets_nothing(run, monkeypatch, capfd, tmp_path):
+    with serving() as stranger:
+        monkeypatch.delenv("WANDB_BASE_URL")
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "wandb").mkdir()
+        (tmp_path / "wandb" / "settings").write_text(f"[default]\nbase_url = {stranger.url}\nmode = online\n")
+        started = mirror(run, mode="auto")
+        write_everything(run)
+        assert started.close(PATIENCE)
+        assert not stranger.upserts and len(datastores(run)) == 1
+    said = capfd.readouterr().err
+    assert said.startswith("W&B: offline (wandb/settings of the current folder is not followed; remove it, or set ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "url", "found"), [("auto", True, "offline"), ("online", True, "online"), ("online", False, "offline")]
+)
+def test_only_who_says_both_the_server_and_online_sends_beside_a_settings_file(
+    monkeypatch, tmp_path, asked, url, found
+):
+    monkeypatch.chdir(tmp_path)
+    known = SimpleNamespace(mode="online", api_key=KEY, base_url="http://127.0.0.1:9")
+    if not url:
+        monkeypatch.delenv("WANDB_BASE_URL")
+    assert mode_of(asked, known) == ("online", "")
+    (tmp_path / ".wandb").mkdir()
+    (tmp_path / ".wandb" / "settings").write_text("[default]\n")
+    assert mode_of(asked, known)[0] == found
 
 
 @pytest.mark.slow
