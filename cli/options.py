@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from .completion import complete_override
-from .output import note_all, show
+from .output import note, note_all, show
 
 
 def _help(ctx: typer.Context, asked: bool) -> None:
@@ -43,7 +43,8 @@ def _allowed(given: list[str] | None) -> list[str] | None:
     if given:
         from ..engine.base.own_modules import find_modules
 
-        find_modules(given)
+        for name, file in find_modules(given).items():
+            note(f"--allow-module {name}: is {file}, not what this folder has under the name")
     return given
 
 

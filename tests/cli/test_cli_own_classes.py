@@ -49,3 +49,11 @@ def test_it_is_repeated_and_explained_without_the_folder_of_its_choices(paceline
     assert "must name a class" not in explained and "--allow-module houses" in explained.partition("WHAT WOULD")[2]
     refused = paceline("train", "--config", "runs/first/config.yaml")
     assert refused.status == 2 and refused.last.startswith("--config runs/first/config.yaml: data._target_=houses.")
+
+
+def test_an_installed_module_goes_before_one_of_its_name_in_the_current_folder(paceline, here: Path) -> None:
+    (here / "sklearn.py").touch()
+    ended = paceline("plan", "sync=none_such", "--allow-module", "sklearn")
+    told, *_ = ended.err.splitlines()
+    assert ended.status == 2 and told.startswith("--allow-module sklearn: is ")
+    assert told.endswith("sklearn/__init__.py, not what this folder has under the name")
