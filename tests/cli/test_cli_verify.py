@@ -60,7 +60,7 @@ def test_json_csv_and_markdown_hold_the_same_ways(paceline) -> None:
         (("--time-limit", "-1"), 2, "--time-limit=-1: must be above 0"),
         (("--only", "bsp_naive", "--time-limit", "1e-9"), 5, "were not tried: the time limit was reached"),
         (("--only", "torch_ddp"), 4, "nothing was compared"),
-        (("sync=asp",), 2, "--only says which"),
+        (("sync=asp",), 2, "sync=asp: paceline verify tries every one. Choose --only sync=asp."),
         (("--config", "missing.yaml"), 2, "--config missing.yaml: cannot be read"),
         (("--steps", "0"), 2, "greater than or equal to 1"),
     ],

@@ -369,7 +369,7 @@ class Unrepeatable(nn.Module):
                 self.enter.requires_grad_(True)
                 return self.head(y)
             case "finds the largest":
-                torch.max(x.detach(), 0, out=(self.mean, self.which))
+                torch.max(x.detach(), 0, out=(self.mean, self.get_buffer("which")))
             case "freezes a weight a while":
                 weight = self.enter.weight
                 self.enter.requires_grad_(False)
