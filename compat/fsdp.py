@@ -1,10 +1,12 @@
-"""The tensors that torch's FSDP2 holds in its own groups of parameters."""
+"""The tensors that torch's FSDP2 holds in its own groups of parameters, and tensors like its rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
 from .changed import need
@@ -42,6 +44,13 @@ def _summing(under_way: Any) -> Any:
 def whole_parameters(module: nn.Module) -> list[Tensor]:
     """Parameters that have been gathered at least once: FSDP keeps these objects, and frees what is behind them."""
     return list(_whole([parameter for group in _groups(module) for parameter in _of(group, "fsdp_params")]))
+
+
+def first_of_two(whole: Tensor, dim: int) -> DTensor:
+    """Returns the half of a tensor that the first of two workers would have, without a process group."""
+    mesh = DeviceMesh(whole.device.type, [0, 1], _init_backend=False, _rank=0)
+    half = whole.chunk(2, dim)[0].contiguous()
+    return DTensor.from_local(half, mesh, [Shard(dim)], run_check=False, shape=whole.shape, stride=whole.stride())
 
 
 def note_frozen(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ import copy
 import random
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -134,6 +134,24 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
             f"{setting}: a worker steps on some of the parameters, and {type(optimizer).__name__} couples them: its "
             f"step on one by itself is another. Choose {instead}, or optimizer=adam, adamw or sgd."
         )
+
+
+def check_pieces(optimizer: Optimizer, make_piece: Callable[[Tensor, int], Tensor], setting: str, instead: str) -> None:
+    """Raises `ConfigError` for an optimizer that steps on tensors, but not on `make_piece(tensor, dimension)`."""
+    weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    pieces, *its = (make_piece(each, 2) for each in (weights, *gradients))
+    for group in optimizer.param_groups:
+        try:
+            _tried(optimizer, [group], weights, gradients)
+        except Exception:
+            return  # as above
+        try:
+            _tried(optimizer, [group], pieces, its)
+        except Exception as error:
+            raise ConfigError(
+                f"{setting}: {type(optimizer).__name__} has an operation that torch lacks on a {type(pieces).__name__} "
+                f"({str(error).splitlines()[0]}). Choose {instead}, or optimizer=adam, adamw or sgd."
+            ) from error
 
 
 def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:

@@ -41,7 +41,7 @@ from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from ..compat.fsdp import note_frozen
+from ..compat.fsdp import first_of_two, note_frozen
 from ..compat.modules import hooked_parameters
 from ..conf.errors import ConfigError
 from ..cost.layout import ReplicaLayout
@@ -49,7 +49,7 @@ from ..cost.predicted import NotPredicted
 from ..cost.transfer import Transfer
 from ..exchange.clip import Clip, Shared
 from ..exchange.collectives import Fabric
-from ..exchange.elementwise import check_elementwise, check_rows, check_unknowing
+from ..exchange.elementwise import check_elementwise, check_pieces, check_rows, check_unknowing
 from ..exchange.start_alike import start_alike_on_host
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
@@ -108,6 +108,7 @@ class TorchFSDP(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         for check in (check_elementwise, check_unknowing):
             check(optimizer, "strategy=torch_fsdp", "strategy=data_parallel")
+        check_pieces(optimizer, first_of_two, "strategy=torch_fsdp", "strategy=data_parallel")
         dtypes = sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})
         if len(dtypes) > 1:
             raise ConfigError(

@@ -1,5 +1,7 @@
 """strategy=torch_fsdp: torch's FSDP2, against plain data parallel."""
 
+from functools import partial
+
 import pytest
 import safetensors.torch
 import torch
@@ -170,6 +172,23 @@ def test_parameters_of_two_dtypes_are_refused():
         TorchFSDP().check_optimizer(
             torch.optim.SGD([*nn.Linear(2, 2).parameters(), *nn.Linear(2, 2).double().parameters()])
         )
+
+
+@pytest.mark.parametrize(
+    "make", [torch.optim.Rprop, partial(torch.optim.SGD, fused=True), partial(torch.optim.Adagrad, fused=True)]
+)
+def test_an_optimizer_whose_step_dtensors_do_not_know_is_refused(make):
+    optimizer = make([nn.Parameter(torch.randn(3, 2))])
+    with pytest.raises(
+        ConfigError,
+        match=rf"{type(optimizer).__name__} has an operation that torch lacks on a DTensor .*Choose strategy=data_par",
+    ):
+        TorchFSDP().check_optimizer(optimizer)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.Adagrad, partial(torch.optim.AdamW, fused=True)])
+def test_an_optimizer_whose_step_dtensors_know_passes(make):
+    TorchFSDP().check_optimizer(make([nn.Parameter(torch.randn(3, 2))]))
 
 
 def test_a_sync_mode_is_refused(trained):
