@@ -209,6 +209,7 @@ class _FSDPUpdate(Sync):
         sizes = (shards,) if shards == comm.size else (comm.size // shards, shards)
         mesh = init_device_mesh(comm.device.type, sizes, mesh_dim_names=("groups", "rows")[-len(sizes) :])
         names = {parameter: name for name, parameter in module.named_parameters()}
+        before = optimizer.state_dict()  # some keep state from the start
         blocks = block_modules(module)
         self.account = FSDPPeaks(module, blocks)  # before FSDP has hooks of its own
         for block in [*blocks, module]:
@@ -219,10 +220,13 @@ class _FSDPUpdate(Sync):
         cut_up = dict(module.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [cut_up[names[parameter]] for parameter in group["params"]]
+        optimizer.state.clear()
         strategy.meet(comm.size)
         # FSDP scatters gradients of whole parameters, and leaves rows of their sum
         self.traits = replace(self.traits, hooked=False)
         super().prepare({name: cut_up[name] for name in parameters}, optimizer, comm)
+        if before["state"]:
+            self.load_state_dict({"optimizer": before})
 
     def update(self) -> None:
         if self.account is not None:

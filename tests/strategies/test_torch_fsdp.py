@@ -100,6 +100,13 @@ def test_bytes_on_the_wire_and_memory_are_the_stated_ones(trained, how):
 
 
 @slow
+def test_state_that_an_optimizer_makes_in_its_constructor_goes_with_the_rows(trained):
+    how = [*MLP, "hardware.workers=2", "optimizer={_target_:torch.optim.Adagrad,lr:0.05}", "steps=3"]
+    how = [*how, "checkpoint.every=1"]
+    assert distance(trained(*how, "strategy=torch_fsdp")[0], trained(*how)[0]) < ROUNDING
+
+
+@slow
 def test_a_resumed_hybrid_run_equals_the_uninterrupted_one_bit_for_bit(trained):
     how = [*MLP, *HSDP, "strategy=torch_fsdp", "checkpoint.every_steps=5"]
     straight, _ = trained(*how, "steps=8")
