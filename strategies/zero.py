@@ -189,11 +189,22 @@ class Zero(Strategy):
                 check(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
             elif self._narrow:  # DeepSpeed's masters are one flat tensor
                 check(optimizer, f"precision={self.precision.name}", "precision=fp32")
+        self._check_state(optimizer)
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
                 f"what it saves is of one group of parameters, and {type(optimizer).__name__} has "
                 "several. Choose strategy=data_parallel, or optimizer=adam, adamw or sgd.",
                 about=("strategy",),
+            )
+
+    def _check_state(self, optimizer: Optimizer) -> None:
+        """Raises `ConfigError` for state that DeepSpeed would drop."""
+        remade = self.stage > 0 and type(optimizer) is torch.optim.Adagrad
+        if any(optimizer.state.values()) and (self.stage > 0 or self._narrow) and not remade:
+            raise ConfigError(
+                f"strategy=zero: DeepSpeed steps on other tensors than {type(optimizer).__name__} was made with, and "
+                "would drop the state that it makes in its constructor. Choose strategy=data_parallel, or make the "
+                "state in the first step."
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
@@ -295,6 +306,8 @@ class _ZeroUpdate(Sync):
             )
         strategy.start(engine, comm.size)
         self._engine = engine
+        if strategy.stage > 0:
+            self.optimizer = engine.optimizer.optimizer  # of torch's Adagrad, DeepSpeed makes another one
         for name, parameter in parameters.items():
             self._keep(parameter, None, weights[name])  # DeepSpeed copies them from what it has rounded already
 
@@ -351,6 +364,8 @@ class _ZeroUpdate(Sync):
         for i, parameter in enumerate(self._strategy.module.parameters()):
             for key, value in kept.get(i, {}).items():
                 self._keep(parameter, key, read_all(value))
+        [group], [saved] = self.optimizer.param_groups, state["optimizer"]["param_groups"]
+        group.update({key: read_all(saved[key]) for key in group if key != "params" and key in saved})
         set_loss_scale(self._engine, state.get("scaler", {}))
 
     def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:

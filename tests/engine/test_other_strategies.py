@@ -121,10 +121,25 @@ def test_in_float64_nothing_but_the_last_digits_differ(train: Train) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["group", "list"])
-def test_what_an_optimizer_keeps_in_groups_and_in_lists_is_carried(train: Train, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("strategies", "kind"),
+    [
+        (["data_parallel", "pipeline", "data_parallel"], "group"),
+        (["data_parallel", "pipeline", "data_parallel"], "list"),
+        (["zero stage=1", "torch_fsdp", "zero stage=3"], "group"),
+    ],
+)
+def test_what_an_optimizer_keeps_in_groups_and_in_lists_is_carried(
+    train: Train, strategies: list[str], kind: str
+) -> None:
     optimizer = f"optimizer={{_target_: own_models.Falling, kind: {kind}}}"
-    assert distance(train, ["data_parallel", "pipeline", "data_parallel"], MLP[0], optimizer) < CLOSE
+    assert distance(train, strategies, MLP[0], optimizer) < CLOSE
+
+
+@pytest.mark.slow
+def test_state_that_an_optimizer_makes_in_its_constructor_is_carried(train: Train) -> None:
+    optimizer = "optimizer={_target_: torch.optim.Adagrad, lr: 0.05}"
+    assert distance(train, ["zero stage=1", "zero stage=3", "torch_fsdp", "zero stage=1"], MLP[0], optimizer) < CLOSE
 
 
 @pytest.mark.slow

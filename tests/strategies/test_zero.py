@@ -323,6 +323,15 @@ def test_the_key_that_deepspeed_refuses_is_named(tmp_path):
         prepare(["strategy=zero", f"strategy.config={file}"]).plan()
 
 
+def test_a_state_from_the_start_is_refused_but_for_adagrads() -> None:
+    class Own(torch.optim.Adagrad): ...
+
+    parameters = [nn.Parameter(torch.randn(3, 2))]
+    Zero(stage=1).check_optimizer(torch.optim.Adagrad(parameters))
+    with pytest.raises(ConfigError, match="Own .*constructor.*strategy=data_parallel"):
+        Zero(stage=1).check_optimizer(Own(parameters))
+
+
 def test_a_parameter_that_is_one_number_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
     model.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
