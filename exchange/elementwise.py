@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ..compat.optimizers import has_replaced_step, hooks_of
 from ..conf.errors import ConfigError
+from ..strategies.core.state import own_entries
 
 _DRAWS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 MOST = 64  # parameters of a trial
@@ -152,6 +153,21 @@ def check_pieces(optimizer: Optimizer, make_piece: Callable[[Tensor, int], Tenso
                 f"{setting}: {type(optimizer).__name__} has an operation that torch lacks on a {type(pieces).__name__} "
                 f"({str(error).splitlines()[0]}). Choose {instead}, or optimizer=adam, adamw or sgd."
             ) from error
+
+
+def check_saved(optimizer: Optimizer, setting: str, instead: str) -> None:
+    """Raises `ConfigError` for an optimizer that saves more than numbers under keys of its own.
+
+    `setting`: that by which each worker has state of some parameters, or of pieces. `instead`: one by which it has all.
+    """
+    for key, value in own_entries(optimizer.state_dict()).items():
+        number = value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, bool | int | float | str | None)
+        if not number:
+            raise ConfigError(
+                f"{setting}: a worker steps on a share of the parameters, and {type(optimizer).__name__} saves "
+                f"{key!r}, which is no number and may be of that share alone. Choose {instead}, or keep it in `state` "
+                "or in the groups."
+            )
 
 
 def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from ..strategies.core.state import ShardedTensor, State, read_all, recv_state, to_messages
+from ..strategies.core.state import ShardedTensor, State, own_entries, read_all, recv_state, to_messages
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class ShardedOptimizer:
             {**{key: value for key, value in group.items() if key != "params"}, "params": numbers}
             for group, numbers in zip(self._optimizer.param_groups, self._groups, strict=True)
         ]
-        return {"optimizer": {"state": dict(state), "param_groups": groups}}
+        own = own_entries(self._optimizer.state_dict())
+        return {"optimizer": {**own, "state": dict(state), "param_groups": groups}}
 
     def _piece_state(self, piece: Piece) -> State:
         """Returns what is kept for a piece: `whole` for all of its parameter; of what is cut no entry, but its type."""
@@ -130,7 +131,7 @@ class ShardedOptimizer:
         for group, own in zip(whole["param_groups"], self._optimizer.param_groups, strict=True):
             groups.append({**group, "params": list(range(k, k + len(own["params"])))})
             k += len(own["params"])
-        self._optimizer.load_state_dict({"state": mine, "param_groups": groups})
+        self._optimizer.load_state_dict({**whole, "state": mine, "param_groups": groups})
 
     def _cut(self, whole: dict[str, Any], piece: Piece) -> dict[str, Any]:
         """The piece's part of its parameter's state, in memory of its own."""

@@ -43,7 +43,7 @@ from ..cost.transfer import Transfer, passes
 from ..exchange.buckets import grouped
 from ..exchange.clip import Clip
 from ..exchange.collectives import Fabric
-from ..exchange.elementwise import check_uncoupled
+from ..exchange.elementwise import check_saved, check_uncoupled
 from .core.batch import Batch, BeforeBackward
 from .core.cost import Transfers, World, payload
 from .core.loss import Loss
@@ -80,7 +80,8 @@ class TorchDDP(Strategy):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if self.zero_optimizer:
-            check_uncoupled(optimizer, "strategy.zero_optimizer=true", "strategy.zero_optimizer=false")
+            for check in (check_uncoupled, check_saved):
+                check(optimizer, "strategy.zero_optimizer=true", "strategy.zero_optimizer=false")
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})

@@ -49,7 +49,7 @@ from ..cost.predicted import NotPredicted
 from ..cost.transfer import Transfer
 from ..exchange.clip import Clip, Shared
 from ..exchange.collectives import Fabric
-from ..exchange.elementwise import check_elementwise, check_pieces, check_rows, check_unknowing
+from ..exchange.elementwise import check_elementwise, check_pieces, check_rows, check_saved, check_unknowing
 from ..exchange.start_alike import start_alike_on_host
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
@@ -106,7 +106,7 @@ class TorchFSDP(Strategy):
         return _FSDPUpdate(self)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        for check in (check_elementwise, check_unknowing):
+        for check in (check_elementwise, check_unknowing, check_saved):
             check(optimizer, "strategy=torch_fsdp", "strategy=data_parallel")
         check_pieces(optimizer, first_of_two, "strategy=torch_fsdp", "strategy=data_parallel")
         dtypes = sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})

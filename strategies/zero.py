@@ -60,7 +60,7 @@ from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
 from .core.placements import kept_by_first
 from .core.protocols import Say
-from .core.state import ShardedTensor, State, read_all
+from .core.state import ShardedTensor, State, own_entries, read_all
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
@@ -205,6 +205,11 @@ class Zero(Strategy):
                 f"strategy=zero: DeepSpeed steps on other tensors than {type(optimizer).__name__} was made with, and "
                 "would drop the state that it makes in its constructor. Choose strategy=data_parallel, or make the "
                 "state in the first step."
+            )
+        for key in own_entries(optimizer.state_dict()):
+            raise ConfigError(
+                f"strategy=zero: saves what an optimizer keeps for parameters and in groups, and "
+                f"{type(optimizer).__name__} saves {key!r} too. Choose strategy=data_parallel, or keep it in the group."
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from .mesh import Mesh
 from .placements import pieces_of, placements_of
-from .state import LazyTensor, Named, State, read_all, state_of
+from .state import LazyTensor, Named, State, own_entries, read_all, state_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class SavedParts:
         wanted, order = entries_of(modules, mesh, rank), order_of(modules[rank], optimizer)
         kept, merged = self._named(self._of_optimizers(), wanted), self._merged("", self._rest(), wanted)
         state = {i: kept[name] for i, name in enumerate(order) if name in kept}
-        merged["sync"]["optimizer"] = {"state": state, "param_groups": self._groups(order, optimizer)}
+        merged["sync"]["optimizer"] |= {"state": state, "param_groups": self._groups(order, optimizer)}
         return {"parameters": {name: self._parameter(name, own) for name, own in wanted.items()}, **merged}
 
     def _of_optimizers(self) -> dict[int, Named]:
@@ -140,10 +140,10 @@ class SavedParts:
         return groups
 
     def _rest(self) -> dict[int, State]:
-        """Returns the state of each part without its tensors and its optimizer's state."""
+        """Returns the state of each part without its tensors and the state that its optimizer keeps for them."""
         return {
             i: {
-                "sync": {key: each for key, each in state["sync"].items() if key != "optimizer"},
+                "sync": {**state["sync"], "optimizer": own_entries(state["sync"].get("optimizer", {}))},
                 **{key: each for key, each in state.items() if key not in _OWN},
             }
             for i, state in enumerate(self._states)
@@ -200,7 +200,7 @@ class SavedParts:
 
     def _merged(self, at: str, nodes: Mapping[int, Any], wanted: Mapping[str, Entries | None]) -> Any:
         """Returns the state that is the same on all parts. Raises `ValueError` where it differs. `at`: its path."""
-        values = list(nodes.values())
+        values = [read_all(each) if _is_number(each) else each for each in nodes.values()]
         first = values[0]
         if isinstance(first, Named):
             return self._named(nodes, wanted)
@@ -208,7 +208,7 @@ class SavedParts:
             keys = dict.fromkeys(key for node in values for key in node)
             under = {key: {i: node[key] for i, node in nodes.items() if key in node} for key in keys}
             return {key: self._merged(f"{at}.{key}".lstrip("."), each, wanted) for key, each in under.items()}
-        if isinstance(first, list | LazyTensor | Tensor) and first != []:
+        if isinstance(first, list | LazyTensor | Tensor) and first != [] and not _is_number(first):
             raise ValueError(f"{at} is not kept by the names of parameters")
         if any(each != first for each in values):
             raise ValueError(f"{at} is another one on each part")
@@ -219,6 +219,11 @@ def _has_entries(parameter: LazyTensor, kept: Any) -> bool:
     """Returns whether something that is kept has an entry for each of the parameter's."""
     values = kept.values() if isinstance(kept, dict) else [kept]
     return any(isinstance(each, LazyTensor) and each.shape == parameter.shape for each in values)
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether this is a tensor of one number, and no axis."""
+    return isinstance(value, LazyTensor | Tensor) and len(value.shape) == 0
 
 
 def _alike(one: Any, other: Any) -> bool:

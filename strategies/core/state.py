@@ -170,6 +170,11 @@ def in_pieces(state: State) -> State:
     return {**own, "optimizer": {**read_all(kept), "state": state["optimizer"]["state"]}}
 
 
+def own_entries(of_optimizer: State) -> State:
+    """Returns the entries of an optimizer's state that its class adds to those of torch's."""
+    return {key: each for key, each in of_optimizer.items() if key not in ("state", "param_groups")}
+
+
 def mean_of(states: Sequence[Any]) -> Any:
     """Returns one tree for the states that replicas saved, as `in_file` returns them: the mean of each tensor of floats
     over the states that have it, and everything else from the first state. What only one has stays in its file.

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ...comm.process import ProcessComm
 from ...comm.torch_world import torch_world
-from ..core.state import State, recv_state, to_messages
+from ..core.state import State, own_entries, recv_state, to_messages
 
 
 def shares_of(parameters: Sequence[Tensor], workers: int) -> list[list[Tensor]]:
@@ -70,7 +70,8 @@ class ZeroRedundancy:
             {**{key: value for key, value in group.items() if key != "params"}, "params": numbers}
             for group, numbers in zip(self._own.param_groups, self._groups, strict=True)
         ]
-        return {"optimizer": {"state": dict(sorted(kept.items())), "param_groups": groups}}
+        own = own_entries(self._own.state_dict())
+        return {"optimizer": {**own, "state": dict(sorted(kept.items())), "param_groups": groups}}
 
     def load_state_dict(self, state: State) -> None:
         """Loads a whole state of `state_dict`, or of the optimizer alone. All workers call it.
@@ -87,6 +88,6 @@ class ZeroRedundancy:
             {**group, "params": [next(places) for _ in own["params"]]}
             for group, own in zip(whole["param_groups"], self._own.param_groups, strict=True)
         ]
-        self._own.load_state_dict({"state": kept, "param_groups": groups})
+        self._own.load_state_dict({**whole, "state": kept, "param_groups": groups})
         for exposed, own in zip(self.torchs.param_groups, self._own.param_groups, strict=True):
             exposed.update({key: value for key, value in own.items() if key != "params"})  # each step copies them back

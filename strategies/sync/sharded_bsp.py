@@ -43,7 +43,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...exchange.buckets import grouped, views_of
-from ...exchange.elementwise import check_elementwise, check_uncoupled, check_unknowing
+from ...exchange.elementwise import check_elementwise, check_saved, check_uncoupled, check_unknowing
 from ...exchange.reducer import Reduction
 from ...exchange.sharded_optimizer import Piece, ShardedOptimizer
 from ..core.cost import Memory, Traffic, payload
@@ -65,7 +65,7 @@ def needs_of(shard: str) -> tuple[Need, ...]:
 def check_elements(shard: str, optimizer: Optimizer) -> None:
     """Raises `ConfigError` for an optimizer that is not element-wise, or goes by the places or ids of parameters."""
     if shard != "none":
-        for check in (check_elementwise, check_uncoupled, check_unknowing):
+        for check in (check_elementwise, check_uncoupled, check_unknowing, check_saved):
             check(optimizer, f"sync.shard={shard}", "sync.shard=none")
 
 

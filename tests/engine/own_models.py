@@ -648,6 +648,27 @@ class Falling(torch.optim.Optimizer):
             each -= group["lr"] / place["count"] * sum(last)
 
 
+class Saving(Falling):
+    """Counts its steps in an attribute, and saves that under keys of its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, "group")
+        self.seen, self.sum = 0, torch.zeros(())
+
+    def step(self, closure: Any = None) -> Any:
+        self.seen, self.sum = self.seen + 1, self.sum + 1
+        self.param_groups[0]["count"] = (self.seen + int(self.sum)) // 2
+        return super().step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "seen": self.seen, "sum": self.sum}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        rest = dict(state_dict)
+        self.seen, self.sum = rest.pop("seen"), rest.pop("sum")
+        super().load_state_dict(rest)
+
+
 class RunningNorm(nn.Module):
     """[n, 8] -> [n, 8], less a running mean, in training too."""
 

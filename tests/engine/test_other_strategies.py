@@ -143,6 +143,21 @@ def test_state_that_an_optimizer_makes_in_its_constructor_is_carried(train: Trai
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategies", "overrides"),
+    [
+        (["torch_zero_optimizer", "data_parallel", "pipeline", "pipeline schedule=1f1b", "torch_fsdp"], []),
+        (["data_parallel", "data_parallel"], ["sync.shard=optimizer"]),
+    ],
+)
+def test_what_an_optimizer_saves_under_keys_of_its_own_is_carried(
+    train: Train, strategies: list[str], overrides: list[str]
+) -> None:
+    optimizer = "optimizer={_target_: own_models.Saving}"
+    assert distance(train, strategies, MLP[0], optimizer, *overrides) < CLOSE
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["name", "first"])
 def test_what_an_optimizer_keeps_for_all_parameters_is_refused(train: Train, kind: str) -> None:
     optimizer = f"optimizer={{_target_: own_models.Falling, kind: {kind}}}"

@@ -537,6 +537,17 @@ class ByMark(torch.optim.SGD):
             each.add_(each.grad, alpha=-0.1 * getattr(each, "factor", 1.0) if self.looks else -0.1)
 
 
+class Keeping(torch.optim.SGD):
+    """Saves a value under a key of its own."""
+
+    def __init__(self, params, value):
+        super().__init__(params, lr=0.1)
+        self.value = value
+
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "value": self.value}
+
+
 OF_PIECES = ["sync.shard=optimizer", "strategy=torch_fsdp", "strategy=zero"]
 BY_ID = "Knowing knows its own by 'known'"
 
@@ -559,6 +570,13 @@ BY_ID = "Knowing knows its own by 'known'"
         ("strategy=zero", "Falling", "Falling couples them"),
         *[(words, "ByMark,looks:true", "ByMark looks at attributes of parameters") for words in OF_PIECES],
         ("sync.shard=optimizer", "ByMark,looks:false", None),
+        *[
+            (words, "Keeping,value:[]", "Keeping saves 'value'")
+            for words in (*OF_PIECES, "strategy=torch_zero_optimizer")
+        ],
+        ("strategy=zero", "Keeping,value:0", "Keeping saves 'value' too"),  # DeepSpeed loads no state of the optimizer
+        ("sync.shard=optimizer", "Keeping,value:0", None),
+        ("strategy=pipeline", "Keeping,value:[]", None),
         ("strategy=torch_fsdp", "Falling", None),  # a worker has a piece of each, in the same places
     ],
 )

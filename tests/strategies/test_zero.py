@@ -328,7 +328,7 @@ def test_a_state_from_the_start_is_refused_but_for_adagrads() -> None:
 
     parameters = [nn.Parameter(torch.randn(3, 2))]
     Zero(stage=1).check_optimizer(torch.optim.Adagrad(parameters))
-    with pytest.raises(ConfigError, match="Own .*constructor.*strategy=data_parallel"):
+    with pytest.raises(ConfigError, match=r"Own .*constructor.*strategy=data_parallel"):
         Zero(stage=1).check_optimizer(Own(parameters))
 
 
