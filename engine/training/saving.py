@@ -6,12 +6,13 @@ from ...strategies import State
 from ...strategies.core.placements import dims_of, pieces_of
 from ...strategies.core.regrouped import order_of
 from ...strategies.core.state import buffers_of, sharded_of, state_with
-from ...tracking.records import CheckpointRecord
+from ...tracking.records import CheckpointRecord, NoteRecord
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
 from ..callbacks.best import best_step
 from ..fabrics.layout import Role
 from ..features import models
+from .unsaved import Unsaved
 from .worker import Worker
 
 
@@ -21,6 +22,7 @@ class Saving:
     def __init__(self, worker: Worker, data_sums: dict[str, str]) -> None:
         """`data_sums`: see data_sums.py; on the chief."""
         self._worker, self._data_sums = worker, data_sums
+        self._unsaved: Unsaved | None = Unsaved(worker.sync.optimizer)
         self.saved_at: int | None = None  # the step of the newest checkpoint
         self.exported: str | None = None  # the checksum of model.safetensors
         self.model_bytes: int | None = None  # of the model where it is put to use
@@ -30,7 +32,7 @@ class Saving:
 
     def go_on(self, worker: Worker) -> None:
         """Goes on with another model."""
-        self._worker = worker
+        self._worker, self._unsaved = worker, Unsaved(worker.sync.optimizer)
 
     def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
         """A checkpoint after step `done`, at so many seconds of training.
@@ -63,6 +65,7 @@ class Saving:
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
         self._write(done, whole)
         if worker.is_chief:
+            self._note_unsaved()
             writers = [rank for rank in range(worker.layout.workers) if self._writes(worker.layout.role(rank))]
             sums = dict(worker.read_of_living(f"checkpoint/{done}", writers))
             directory, identity = worker.directory, worker.assignment.identity
@@ -73,6 +76,18 @@ class Saving:
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase, *layout)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(CheckpointRecord(done))
+
+    def _note_unsaved(self) -> None:
+        """Writes a note, once, of what the optimizer keeps and the checkpoint does not."""
+        worker, names = self._worker, self._unsaved.changed() if self._unsaved else []
+        if names:
+            self._unsaved = None
+            text = (
+                f"optimizer={worker.experiment.optimizer.name}: steps change {', '.join(names)}, which no checkpoint "
+                "has: a resumed run begins with the first values. Keep them in `state` or in a group, or save them in "
+                "`state_dict`."
+            )
+            worker.directory.add(NoteRecord(text))
 
     @property
     def _each(self) -> bool:
