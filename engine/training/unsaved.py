@@ -1,10 +1,13 @@
 """Finds the attributes of a user's optimizer that steps change and that no checkpoint has."""
 
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
+
+from ...compat.storages import version_of
 
 OURS = ("torch", "paceline", "deepspeed")
 SAVED = ("state", "param_groups", "defaults", "step")  # or, as the counter of a schedule, none of the optimizer's
@@ -32,13 +35,24 @@ class Unsaved:
         for name, value in vars(self._optimizer).items() if self._optimizer is not None else ():
             if name not in SAVED:
                 inner = isinstance(value, Optimizer) and value.state is not getattr(self._optimizer, "state", None)
-                leaves = tree_leaves(list(value.state.values()) if inner else value)
+                leaves = _leaves(value.state if inner else value)
                 found[name] = [(each, _version(each)) for each in leaves if type(each) in (int, float, Tensor)]
         return found
 
 
+def _leaves(value: Any) -> Iterator[Any]:
+    match value:
+        case Mapping():
+            yield from _leaves(list(value.values()))
+        case list() | tuple() | deque():
+            for each in value:
+                yield from _leaves(each)
+        case _:
+            yield value
+
+
 def _version(leaf: Any) -> int:
-    return leaf._version if isinstance(leaf, Tensor) and not leaf.is_inference() else 0
+    return version_of(leaf) if isinstance(leaf, Tensor) and not leaf.is_inference() else 0
 
 
 def _same(before: list[tuple[Any, int]], after: list[tuple[Any, int]]) -> bool:
