@@ -1,4 +1,4 @@
-"""Where the modules that the user allows are looked for."""
+"""The folders in which modules that the user allows are looked for."""
 
 import importlib
 import sys

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.conf.errors import ConfigError
-from paceline.verify import Verification, verify
+from paceline.verify import Verification, reference, verify
 from paceline.verify.judge import VerificationRow
 
 HERE = Path(__file__).parent
@@ -72,11 +72,20 @@ def test_gradients_that_are_not_weighed_fail_from_two_replicas_on() -> None:
 
 
 @pytest.mark.slow
-def test_encoders_with_adam_are_far_from_the_tolerance() -> None:
-    model = ["model={_target_: broken_on_purpose.Encoders}", "optimizer=adamw", "hardware=virtual"]
-    found = verified("bsp", overrides=model, steps=3, workers=4)
-    shares = [each.share for row in found.rows for each in row.weights.values()]
-    assert [row.word for row in found.rows] == ["pass"] * 9 and max(shares) < 0.35  # 0.44 without noise, of a seed 1.2
+def test_encoders_with_adam_are_far_from_the_tolerance_by_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one seed in three a right way used 1.22 of what was allowed without it."""
+
+    def shares(noisy: int) -> dict[tuple[object, ...], float]:
+        monkeypatch.setattr(reference, "NOISY", noisy)
+        model = ["model={_target_: broken_on_purpose.Encoders}", "optimizer=adamw", "hardware=virtual"]
+        found = verified("bsp", overrides=model, steps=3, workers=4)
+        assert [row.word for row in found.rows] == ["pass"] * 9
+        rows = [(row.overrides, row.replicas, each) for row in found.rows for each in row.weights.values()]
+        return {(*row, each.name): each.share for *row, each in rows}
+
+    noisy, without = shares(reference.NOISY), shares(0)
+    assert max(noisy.values()) < 0.5
+    assert sum(noisy.values()) < 0.8 * sum(without[key] for key in noisy)
 
 
 @pytest.mark.slow
