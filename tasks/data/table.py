@@ -62,8 +62,9 @@ _NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 class Table(Data):
     """`inputs`: the columns of numbers that are the input, [columns] float32 (null: all that are nothing else);
     `targets`: one column, or several of numbers; `weights`: a column of them. `integers`: the columns of whole numbers
-    that are given as int64 (true: all; null: if all inputs are whole numbers and the model does not take floats). If
-    only some inputs are, each is a keyword argument by its name, and the other columns are one by the name `numbers`.
+    that are given as int64 (true: all; false: none, lists included; null: lists, and the others if all inputs are whole
+    numbers and the model does not take floats). If only some inputs are, each is a keyword argument by its name, and
+    the other columns are one by the name `numbers`.
     A column of lists, and one of text, is an input of its own, too, [length]: `tokens` says how text becomes int64
     (bytes, or a file of the package tokenizers), and `length` to how many entries rows are cut or filled with 0.
 
@@ -242,7 +243,7 @@ class Table(Data):
                 row, place = fractions[0]
                 raise CorruptDataError(
                     f"{what} is {values[row, place]:g} in a list of row {row} (from 0 on), and whole numbers in the "
-                    f"first rows of {self.path}. Choose another first row, or write these with a decimal point"
+                    f"first rows of {self.path}. Choose data.integers=false, or write these with a decimal point"
                 )
             return values.long()
         read = self._integers if part.field.dtype == torch.int64 else self._numbers
@@ -286,7 +287,7 @@ class Table(Data):
             return _Part([name], Field((self.length or LENGTH,), torch.int64), "text")
         if not is_list(kind):
             return None
-        whole = import_module("pyarrow").types.is_integer(kind.value_type)
+        whole = self.integers is not False and import_module("pyarrow").types.is_integer(kind.value_type)
         length = self.length or head.lengths.get(name, 0)
         if length == 0:
             raise ConfigError(f"data.inputs: the first list of column {name} of {self.path} is empty. Set data.length.")

@@ -194,9 +194,18 @@ def test_whole_lists_are_whole_numbers_or_fractions_as_the_training_file_has_the
 @needs_pyarrow
 def test_fractions_in_a_list_below_whole_numbers_are_named_with_their_row(tmp_path: Path) -> None:
     far = lines(tmp_path / "far.jsonl", [*([[1, 2]] * 40_000), [1, 2.5]])
-    said = r"far\.jsonl: column x is 2\.5 in a list of row 40000 \(from 0 on\), and whole .* Choose another first row"
+    said = r"far\.jsonl: column x is 2\.5 in a list of row 40000 .*, and whole .* Choose data\.integers=false"
     with pytest.raises(CorruptDataError, match=said):
         Table(far, kind="labels", classes=2).load()
+    floats = Table(far, integers=False, kind="labels", classes=2, standardize=False)
+    assert any([1, 2.5] in inputs for inputs, _ in of_both(floats))
+
+
+@needs_pyarrow
+def test_lists_of_whole_numbers_are_floats_where_no_integers_are_asked_for(tmp_path: Path) -> None:
+    data = Table(lines(tmp_path / "x.jsonl", [[1, 2], [3, 4]] * 4), integers=False)
+    load_checked("own", data)
+    assert data.spec.input_dtype == torch.float32
 
 
 @needs_pyarrow
