@@ -62,9 +62,11 @@ def near(what: str, config_dir: Path | None = None) -> str:
 
 
 def _of_lone_knob(knob: str, known: dict[str, list[ListedChoice]], config_dir: Path | None) -> str:
-    """Returns the explanation of the knob with this name; "" if no group has it, or several have."""
+    """Returns the explanation of the knob with this name, or the groups that have it; "" if none has."""
     having = [group for group, choices in known.items() if any(knob in each.knobs() for each in choices)]
-    return about(f"{having[0]}.{knob}", config_dir) if len(having) == 1 else ""
+    if len(having) == 1:
+        return about(f"{having[0]}.{knob}", config_dir)
+    return f"is a knob of several groups. Choose {' or '.join(f'{group}.{knob}' for group in having)}" if having else ""
 
 
 def _of_group(group: str, value: str, choices: list[ListedChoice]) -> str:

@@ -468,14 +468,18 @@ class Table(Data):
                 table = columns_of_parquet(path, used)
             else:
                 table = columns_of_json(path, used, head.names if self.inputs is None else None)
-            if of_targets is not None:
-                table = with_type_of(table, target, of_targets, path, self.path)
         else:
             text = [name for part in self._parts.values() if part.how == "text" for name in part.columns]
             types = dict.fromkeys(text, import_module("pyarrow").string())
-            types |= {} if of_targets is None else {target: of_targets}
+            kinds = import_module("pyarrow").types
+            if of_targets is not None and not (
+                kinds.is_integer(of_targets) and kinds.is_floating(head.types.field(target).type)
+            ):
+                types[target] = of_targets  # else 2.0 is cast to 2
             table = columns_of_text(path, head.names, used, types)
             check_exact(table, path, head.names)
+        if of_targets is not None:
+            table = with_type_of(table, target, of_targets, path, self.path)
         if table.num_rows == 0:
             raise ConfigError(f"{path} has no rows")
         if self.kind != "numbers" and head.types.field(target).type != table.schema.field(target).type:

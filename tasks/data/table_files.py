@@ -268,8 +268,8 @@ def _has_large(column: Any) -> bool:
 def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:
     """Returns a column of the type that the file `train` has. Raises CorruptDataError where that changes a value."""
     column = column.cast(value_type(column.type))
-    found, compute = column.cast(wanted), arrow_module("compute")
-    same = compute.equal(found.cast(column.type), column).fill_null(True)
+    found, compute = column.cast(wanted, safe=False), arrow_module("compute")
+    same = compute.equal(found.cast(column.type, safe=False), column).fill_null(True)
     row = compute.index(compute.or_(same, column.is_null(nan_is_null=True)), False).as_py()
     if row >= 0:
         raise CorruptDataError(
@@ -388,7 +388,7 @@ def _guarded(what: str, read: Callable[[], Any]) -> Any:
     except UnicodeDecodeError as error:
         raise CorruptDataError(f"{what} cannot be read: the names of its columns are not UTF-8") from error
     except (errors, OSError) as error:
-        text = " ".join(str(error).split())[:300]
+        text = re.sub(r", in pyarrow\..*", "", " ".join(str(error).split()))[:300]  # where in its own code
         if "straddles two block boundaries" in text:
             text = "a quote is not closed, or a cell is longer than 1 MiB"
         if "utf8" in text.lower():

@@ -169,6 +169,7 @@ def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_
         (("epochs=5",), "epochs=5: is a key of the configuration, and explain takes choices"),
         (("sync.staleness=2",), "is a knob of sync=ssp: paceline explain sync=ssp sync.staleness=2"),
         (("staleness",), "staleness: is a knob of sync=ssp: paceline explain sync=ssp"),
+        (("lr",), "lr: is a knob of several groups. Choose callbacks.lr or optimizer.lr or server.lr or sync.lr"),
         (("ring",), "ring: is no run, and a choice: paceline explain collective=ring"),
         (("SSP",), "SSP: is no run and no choice; did you mean sync=ssp?"),
         (("krumm",), "krumm: is no run and no choice; did you mean aggregate=krum"),

@@ -334,6 +334,18 @@ def test_samples_that_are_read_one_by_one_are_held_to_the_same_rule() -> None:
 
 
 @needs_pyarrow
+def test_a_label_with_a_decimal_point_in_the_test_file_is_the_whole_number(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    train.write_text("x,target\n" + "".join(f"{i}.5,{10 * (i % 3)}\n" for i in range(9)))
+    test.write_text("x,target\n" + "".join(f"{i}.5,{10 * (i % 3)}.0\n" for i in range(9)))
+    data = Table(str(train), test_path=str(test))
+    assert [targets for _, targets in of_both(data)] == [[0, 1, 2] * 3] * 2
+    test.write_text(test.read_text().replace("20.0", "20.5", 1))
+    with pytest.raises(CorruptDataError, match=r"test\.csv: column target is 20\.5 in row 2 .*, and 20 as int64"):
+        data.load()
+
+
+@needs_pyarrow
 def test_a_label_of_a_table_that_is_nan_is_named_with_its_row(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
