@@ -13,6 +13,7 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "aliases_first",
+    "draws",
     "log_softmax",
     "results_of",
     "tree_leaves",
@@ -33,6 +34,13 @@ def aliases_first(name: str) -> bool:
     packet = getattr(torch.ops.aten, name, None) if name else None
     schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
     return any(each.arguments and each.arguments[0].alias_info is not None for each in schemas)
+
+
+def draws(name: str) -> bool:
+    """Returns whether the operation `aten.NAME` draws random numbers."""
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
+    return any(torch.Tag.nondeterministic_seeded in each.tags for each in overloads)
 
 
 def results_of(operation: Any) -> int:

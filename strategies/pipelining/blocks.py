@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from ...compat.modules import is_as_its_class
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
-from .traced import StrictTracer
+from .traced import recomputable, traced
 
 Run = Callable[[nn.Module, Tensor], Tensor]  # (a module that has what the block uses, under the model's names; input)
 
@@ -119,7 +119,7 @@ def _own(model: nn.Module, returned: object) -> list[Block]:
 def _traced(model: nn.Module) -> list[Block]:
     kind = type(model).__name__
     try:
-        graph = StrictTracer().trace(model)
+        graph = traced(model)
         graph.lint()  # a forward that keeps what it computes, such as in a dict, gives values of an earlier trace
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
@@ -130,7 +130,8 @@ def _traced(model: nn.Module) -> list[Block]:
         ) from error
     _check_names(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
-    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    anywhere = recomputable(graph, model)
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in anywhere]
     if len(inputs) != 1 or not nodes:
         raise ConfigError(
             f"strategy.stages: the forward of {kind} must take one tensor, do something with it and return one. It "
@@ -171,8 +172,8 @@ def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:
     copies = {entering: graph.placeholder("x")}
 
     def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:  # a parameter, fetched where it is used
-            copies[node] = graph.node_copy(node)
+        if node not in copies:  # a parameter, fetched where it is used, or a value of buffers
+            copies[node] = graph.node_copy(node, copied)
         return copies[node]
 
     for node in nodes:

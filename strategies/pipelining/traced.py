@@ -8,7 +8,7 @@ have.
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from ...compat.dispatch import aliases_first
+from ...compat.dispatch import aliases_first, draws
 from ...compat.storages import version_of
 
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -24,41 +24,83 @@ _IN_PLACE = re.compile(r"(?!__)\w*[^_]_|(__)?i(add|sub|mul|(true|floor)div|mod|p
 _VIEWS = frozenset({"getitem", "__getitem__", "getattr", "float"})  # beside those that torch says itself
 
 
+class PartialTraceError(ValueError):
+    """A forward does something that its trace does not say."""
+
+
 class _Value(fx.Proxy):
     """Stands for a tensor in a trace."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in ("tracer", "node"):
-            raise ValueError(f"it sets the attribute {name} of a tensor, which no stage would do")
+            raise PartialTraceError(f"it sets the attribute {name} of a tensor, which no stage would do")
         super().__setattr__(name, value)
 
 
+def traced(model: nn.Module) -> fx.Graph:
+    """Returns the trace of a model's forward, in which buffers are fetched anew in each pass.
+
+    A forward that looks at the values of buffers has them as they are now. Raises as torch.fx, or `PartialTraceError`.
+    """
+    try:
+        return StrictTracer(of_buffers=True).trace(model)
+    except PartialTraceError:
+        raise
+    except Exception:
+        return StrictTracer(of_buffers=False).trace(model)
+
+
+def recomputable(graph: fx.Graph, model: nn.Module) -> set[fx.Node]:
+    """Returns the nodes that each stage may compute by itself: what it fetches, and values of buffers alone."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    fetched = {node for node in graph.nodes if node.op == "get_attr"}
+    alone = {node for node in fetched if str(node.target) not in parameters}
+    for node in graph.nodes:
+        its = node.all_input_nodes
+        if node.op in ("call_function", "call_method") and its and alone.issuperset(its):
+            if _changed(node) or draws(_operation(node)):  # two stages would do it twice, or one would not
+                return fetched
+            alone.add(node)
+    return fetched | alone
+
+
 class StrictTracer(fx.Tracer):
+    def __init__(self, of_buffers: bool) -> None:
+        super().__init__()
+        self.proxy_buffer_attributes = of_buffers
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        """Raises `ValueError` for a forward of which the trace is not the whole."""
+        """Raises `PartialTraceError` for a forward of which the trace is not the whole."""
         assert isinstance(root, nn.Module)
         self._modes, attributes, random_states = _modes(), _attributes(root), _random_states()
         self._switches = {id(each): (name, key, getattr(each, key)) for each, name, key in _switches(root)}
         self._named, tensors = dict(root.named_parameters(remove_duplicate=False)), _tensors(root)
-        graph = super().trace(root, concrete_args)
-        if _random_states() != random_states:
-            raise ValueError("it draws random numbers whose shape is not the batch's, once for all steps")
-        for key, value in _attributes(root).items():
-            if not _same(attributes.get(key), value):
-                raise ValueError(f"it changes the attribute {key}, which no stage would do")
-        self._check(*root.modules(), *root.parameters())
-        after = _tensors(root)
-        changed = [key for key, before in tensors.items() if not _is_kept(before, after.get(key))]
-        changed += [key for node in graph.nodes for key in _written(node)]
-        if changed:
-            raise _changes(tensors[changed[0]][0] if changed[0] in tensors else "a tensor that is not of the batch")
+
+        def check(written: Sequence[str] = ()) -> None:
+            if _random_states() != random_states:
+                raise PartialTraceError("it draws random numbers whose shape is not the batch's, once for all steps")
+            for key, value in _attributes(root).items():
+                if not _same(attributes.get(key), value):
+                    raise PartialTraceError(f"it changes the attribute {key}, which no stage would do")
+            self._check(*root.modules(), *root.parameters())
+            after = _tensors(root)
+            changed = [key for key, before in tensors.items() if not _is_kept(before, after.get(key))]
+            if changed := [*changed, *written]:
+                raise _changes(tensors[changed[0]][0] if changed[0] in tensors else "a tensor that is not of the batch")
+
+        try:
+            graph = super().trace(root, concrete_args)
+        except Exception:
+            check()  # another trace would not see what this one changed
+            raise
+        check([key for node in graph.nodes for key in _written(node)])
         return graph
 
     def _check(self, *used: nn.Module | nn.Parameter) -> None:
-        """Raises `ValueError` if one of them is not in the mode in which it was before the trace."""
+        """Raises `PartialTraceError` if one of them is not in the mode in which it was before the trace."""
         for each in used:
             if id(each) in self._switches:
                 name, key, value = self._switches[id(each)]
@@ -67,7 +109,7 @@ class StrictTracer(fx.Tracer):
 
     def create_node(self, *given: Any, **named: Any) -> fx.Node:
         if _modes() != self._modes:
-            raise ValueError("it turns gradients or autocast on or off, which no stage would do")
+            raise PartialTraceError("it turns gradients or autocast on or off, which no stage would do")
         node = super().create_node(*given, **named)
         if node.op == "call_module":
             module = self.root.get_submodule(str(node.target))
@@ -80,8 +122,8 @@ class StrictTracer(fx.Tracer):
         return isinstance(owner, nn.ModuleList) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _changes(what: str) -> ValueError:
-    return ValueError(
+def _changes(what: str) -> PartialTraceError:
+    return PartialTraceError(
         f"it changes {what}, which only a module that blocks() returns may, or a layer where the model is nn.Sequential"
     )
 
@@ -110,6 +152,7 @@ def _tensors(model: nn.Module) -> dict[str, tuple[str, Tensor, int]]:
         name: (f"the {kind} {name}", each, 0 if each.is_inference() else version_of(each))
         for kind, named in found.items()
         for name, each in named
+        if isinstance(each, Tensor)  # a trace may put a value of its own there
     }
 
 
@@ -125,15 +168,20 @@ def _is_kept(before: tuple[str, Tensor, int], after: tuple[str, Tensor, int] | N
 
 def _written(node: fx.Node) -> Iterator[str]:
     """Yields the tensors of the model that `node` changes in place, and none that the forward computes."""
-    name = _operation(node)
-    is_first = _IN_PLACE.fullmatch(name) or name == "__setitem__" or node.kwargs.get("inplace")
-    targets = node.args[0] if is_first and node.args else node.kwargs.get("out")
-    for each in targets if isinstance(targets, list | tuple) else [targets]:
+    for each in _changed(node):
         target = each
         while isinstance(target, fx.Node) and _is_view(_operation(target)):
             target = target.args[0] if target.args else None
         if isinstance(target, fx.Node) and (key := _fetched(target)):
             yield key
+
+
+def _changed(node: fx.Node) -> list[Any]:
+    """Returns the arguments that `node` changes in place."""
+    name = _operation(node)
+    is_first = _IN_PLACE.fullmatch(name) or name == "__setitem__" or node.kwargs.get("inplace")
+    targets = node.args[0] if is_first and node.args else node.kwargs.get("out")
+    return [each for each in (targets if isinstance(targets, list | tuple) else [targets]) if each is not None]
 
 
 def _operation(node: fx.Node) -> str:

@@ -402,7 +402,7 @@ class Unrepeatable(nn.Module):
         ("decays", r"it changes the buffer mean, .*; give it a method blocks\(\)"),
         ("follows", "it changes the buffer mean,"),
         ("finds the largest", "it changes the buffer mean,"),
-        ("follows a part", "it changes a tensor that is not of the batch,"),
+        ("follows a part", "it changes the buffer mean,"),
         ("replaces", "it changes the buffer mean,"),
         ("plain", "it changes the tensor plain,"),
         ("clamps", r"it changes the parameter enter\.weight,"),
@@ -426,6 +426,56 @@ def test_numbers_that_a_forward_draws_in_the_shape_of_its_batch_are_drawn_in_eac
     model, x = Unrepeatable("else"), torch.ones(3, FEATURES)
     part = Chunks(model, [blocks_of(model)])
     assert not torch.equal(part(x), part(x))
+
+
+class OfBuffers(nn.Module):
+    """Uses `how` its buffers come into both halves."""
+
+    scale: Tensor
+    places: Tensor
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.enter, self.head = how, nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+        self.register_buffer("scale", torch.ones(6))
+        self.register_buffer("places", torch.ones(9, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        match self.how:
+            case "computed":
+                scale = self.scale.exp() + 1
+            case "of the batch's size":
+                scale = self.places[: x.shape[0]] * self.scale.expand(x.shape[0], -1)
+            case "in place":
+                scale = self.scale.float() + 1
+                scale.mul_(3)
+            case "item":
+                scale = self.scale.sum().item()
+            case _:
+                scale = F.dropout(self.scale, 0.5)
+        x = self.enter(x.flatten(1)) * scale
+        return self.head(x.relu() * scale)
+
+
+@pytest.mark.parametrize("how", ["computed", "of the batch's size", "in place", "item", "dropped"])
+def test_values_of_buffers_are_computed_in_each_pass_and_alike_in_all_stages(how: str) -> None:
+    model, x = OfBuffers(how), torch.randn(5, FEATURES)
+    blocks = blocks_of(model)
+    for value in (0.25, 2.0):
+        model.scale.fill_(value)  # as a callback would
+        outputs = []
+        for stages in ([blocks], [[each] for each in blocks]):
+            torch.manual_seed(0)
+            entered = x
+            for its in stages:
+                entered = Chunks(model, [its])(entered)
+            outputs.append(entered)
+        torch.manual_seed(0)
+        assert all(torch.equal(each, model(x)) for each in outputs[:1]) and torch.equal(*outputs)
+
+
+def test_a_model_is_cut_between_two_uses_of_a_value_of_its_buffers() -> None:
+    assert len(blocks_of(OfBuffers("computed"))) == 6
 
 
 class Normed(nn.Module):
