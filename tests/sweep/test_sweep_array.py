@@ -166,13 +166,18 @@ def test_an_array_of_two_loses_no_trial_and_runs_none_twice(tmp_path: Path, clus
     id = (runs / "array").read_text().strip()
     refused = sweep("--resume")
     assert refused.returncode == 2 and f"job array {id} goes on" in refused.stderr, refused.stderr
-    until(
-        lambda: len([run for run in runs.glob("0*") if len(records(run, "step")) > 9]) == 2, WAIT, f"no two: {said()}"
-    )
-    [first] = [note for run in runs.glob("0*") if (note := JobNote.read(run)) is not None and note.id == f"{id}_0"]
-    cluster.ask("scancel", "--signal=USR1", "--batch", first.id)
-    until(lambda: cluster.state(first.id) == "PENDING", WAIT, f"it is not put back: {said()}")
-    cluster.ask("scontrol", "update", f"JobId={first.id}", "StartTime=now")
+    first = f"{id}_0"
+
+    def is_training() -> bool:
+        """Whether the first of the two sweepers is in the middle of a trial."""
+        open_runs = [run for run in runs.glob("0*") if not (run / "summary.json").exists()]
+        notes = {run: JobNote.read(run) for run in open_runs if len(records(run, "step")) > 9}
+        return any(note is not None and note.id == first for note in notes.values())
+
+    until(is_training, WAIT, f"it does not train: {said()}")
+    cluster.ask("scancel", "--signal=USR1", "--batch", first)
+    until(lambda: cluster.state(first) == "PENDING", WAIT, f"it is not put back: {said()}")
+    cluster.ask("scontrol", "update", f"JobId={first}", "StartTime=now")
     until((runs / "report.html").exists, WAIT, f"no end: {said()}")
     found = sorted(runs.glob("0*"))
     assert len(found) == 4, said()
