@@ -192,3 +192,13 @@ def numbered(hosts: Sequence[object]) -> tuple[int, ...]:
 
 def nbytes(tensor: Tensor) -> int:
     return tensor.nbytes
+
+
+def check_dense(tensor: Tensor) -> None:
+    """Raises AssertionError for holes between entries: gloo writes numel() entries from data_ptr() on."""
+    assert tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor), "a tensor with holes"
+
+
+def check_contiguous(tensor: Tensor) -> None:
+    """Raises AssertionError for a tensor that is no message: its bytes do not lie in order."""
+    assert tensor.is_contiguous(), "a message is a contiguous tensor"

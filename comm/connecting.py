@@ -21,7 +21,8 @@ from .handshake import Endpoint
 from .key_values import StoreKeyValues
 from .ledger import Ledger
 from .marks import events_of
-from .process import ProcessComm, ProcessWorker
+from .process import ProcessComm
+from .process_worker import ProcessWorker
 from .rendezvous import Environment, meet
 from .sockets import Address, Sockets
 from .store import StoreClient, StoreServer

@@ -10,15 +10,13 @@ The workers meet in a store of our own (connecting.py). The launcher serves it o
 any worker; under torchrun worker 0 does (rendezvous.py).
 """
 
-import hashlib
 import mmap
 import os
 import select
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -28,103 +26,32 @@ from ..compat.full_gpu import says_full
 from ..compat.process_groups import all_gather_into
 from ..compat.saved_hooks import without_saved_hooks
 from . import ledger as wire
-from .base import Comm, ReduceOp, Work, nbytes, numbered
+from .base import Comm, ReduceOp, Work, check_contiguous, check_dense, nbytes, numbered
 from .calls import Call, Calls
 from .errors import FabricError, HangError, MessageError, PeerLostError
-from .groups import Groups
-from .key_values import BEAT, StoreKeyValues
+from .key_values import BEAT
 from .ledger import Ledger
-from .marks import DeviceEvent, Mark, recorded, seconds_between
+from .marks import Mark, recorded, seconds_between
 from .mutex import ROOM, SharedMutex
+from .process_worker import (
+    ProcessWorker,
+    broadcast_options,
+    comes,
+    kind_of,
+    memory_of,
+    reduce_options,
+    tag_of,
+    tensor_in,
+)
 from .shared_memory import MemoryFile, open_shared
 from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
-from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
-from .store import StoreServer
-from .timeline import Operation, Timeline
+from .sockets import PeerGoneError, Receive, Send, UnexpectedError
+from .timeline import Operation
 from .works import CompletedWork, Copied, InMemory, MessageTransfer, Mutex, Pending, SumOfRows, is_over
 
-_REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
 NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 BYTES = b"uint8"  # a message of any length
-POLL = 2e-5  # seconds between two looks at a GPU
-
-
-@dataclass(frozen=True)
-class ProcessWorker:
-    """The objects that all groups of a worker share."""
-
-    key_values: StoreKeyValues
-    ledger: Ledger
-    timeline: Timeline
-    sockets: Sockets
-    groups: Groups
-    hosts: list[str]  # of every worker of the run
-    devices: list[str]  # their types, "cpu" or "cuda", of every worker of the run
-    origin: float  # of the clock
-    server: StoreServer | None  # of the run's store, where this worker serves it
-    event: Callable[[], DeviceEvent] | None = None  # makes one of this worker's GPU
-    closing: list[Callable[[], None]] = field(default_factory=list)
-    calls: list[Calls] = field(default_factory=list)  # of its groups
-    processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
-
-    def watch(self, rank: int, process: int) -> None:
-        """Makes a descriptor that becomes readable once the process has ended. Raises `PeerLostError`."""
-        try:
-            self.processes[rank] = os.pidfd_open(process)
-        except ProcessLookupError:
-            raise PeerLostError(f"worker {self.key_values.rank} lost a peer: worker {rank} has died") from None
-
-
-def _tag(name: str) -> int:
-    """Returns the number of a group in messages' headers."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
-
-
-def _check_dense(tensor: Tensor) -> None:
-    # gloo takes numel() entries from data_ptr() on, whatever the strides: holes between them would be overwritten
-    assert tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor), "a tensor with holes"
-
-
-def _check_contiguous(tensor: Tensor) -> None:
-    assert tensor.is_contiguous(), "a message is a contiguous tensor"
-
-
-def _memory(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, not a copy."""
-    return tensor.detach().view(-1).view(torch.uint8).numpy().data
-
-
-def _kind(tensor: Tensor) -> bytes:
-    """Returns the name of a dtype in messages' headers."""
-    return str(tensor.dtype).removeprefix("torch.").encode()[:8]
-
-
-def _reduce_options(op: ReduceOp) -> dist.AllreduceOptions:
-    options = dist.AllreduceOptions()
-    options.reduceOp = cast(Any, _REDUCE[op])
-    return options
-
-
-def _broadcast_options(src: int) -> dist.BroadcastOptions:
-    options = dist.BroadcastOptions()
-    options.rootRank, options.rootTensor = src, 0
-    return options
-
-
-def _comes(is_over: Callable[[], bool], seconds: float) -> bool:
-    """Waits so many seconds at most. Returns whether `is_over` came true."""
-    until = time.monotonic() + seconds
-    while not is_over():
-        if time.monotonic() > until:
-            return False
-        time.sleep(POLL)
-    return True
-
-
-def _tensor_in(memory: mmap.mmap, like: Tensor) -> Tensor:
-    """A tensor of that shape and type whose entries are the bytes of `memory`, from its start."""
-    return torch.frombuffer(memory, dtype=torch.uint8)[: nbytes(like)].view(like.dtype).view(like.shape)
 
 
 class ProcessComm(Comm):
@@ -145,7 +72,7 @@ class ProcessComm(Comm):
         self.key_values = self._key_values = worker.key_values
         self.rank, self.size, self.name = ranks.index(worker.key_values.rank), len(ranks), name
         self.group = group  # torch's own group: what torch's reference implementations take
-        self._tag = _tag(name)
+        self._tag = tag_of(name)
         self.on_gpus = all(worker.devices[rank] == "cuda" for rank in ranks)  # else messages go by way of the hosts
         self._others = tuple(rank for rank in ranks if rank != worker.key_values.rank)
         self._splits = self._barriers = self._shares = 0
@@ -163,17 +90,17 @@ class ProcessComm(Comm):
     # -- collectives
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
-        _check_dense(tensor)
+        check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self._sums is not None and op == "sum" and tensor.dtype in DTYPES:
             return self._posted(self._sums, tensor)
         return self._collective(
             ("all_reduce", op, tensor.numel(), tensor.dtype),
-            lambda group: group.allreduce([tensor], _reduce_options(op)),
+            lambda group: group.allreduce([tensor], reduce_options(op)),
         )
 
     def sum_in_memory(self, tensor: Tensor) -> Work:
-        _check_dense(tensor)
+        check_dense(tensor)
         self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self.size == 1:
             return CompletedWork()
@@ -226,16 +153,16 @@ class ProcessComm(Comm):
         return sums
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
-        _check_dense(tensor)
+        check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
         return self._collective(
             ("broadcast", f"from {src}", tensor.numel(), tensor.dtype),
-            lambda group: group.broadcast([tensor], _broadcast_options(src)),
+            lambda group: group.broadcast([tensor], broadcast_options(src)),
         )
 
     def iall_gather(self, tensor: Tensor) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         mine = tensor[self.rank]
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
         if tensor.is_cuda and not self.on_gpus and self.size > 1:
@@ -248,7 +175,7 @@ class ProcessComm(Comm):
                 lambda group: all_gather_into(group, tensor.view(-1), mine.view(-1)),
             )
         # everyone to everyone, the same bytes, over our own sockets: 3.1 ms where gloo takes 7.5 (2 x 5.8 MB)
-        at, what, tag = self.now(), f"in all_gather of {self.name}", _tag(f"{self.name}#all_gather")
+        at, what, tag = self.now(), f"in all_gather of {self.name}", tag_of(f"{self.name}#all_gather")
         others = [(self.rank + i) % self.size for i in range(1, self.size)]
         receives = [self._wish(tensor[other], (self._peer(other),), tag) for other in others]
         for receive in receives:
@@ -259,8 +186,8 @@ class ProcessComm(Comm):
         )
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
-        _check_contiguous(tensor)
-        _check_contiguous(scratch)
+        check_contiguous(tensor)
+        check_contiguous(scratch)
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
         if self.size == 1:
             out.copy_(tensor)
@@ -317,7 +244,7 @@ class ProcessComm(Comm):
         launched = self.mark()
         at = self.roughly(launched)
         operation = self.timeline.launched(f"{self.name}#", "all_reduce", at)
-        group, options = self.group, _reduce_options("sum")
+        group, options = self.group, reduce_options("sum")
         work = without_saved_hooks(lambda: group.allreduce([tensor], options))
         if self._worker.event is not None:
             self._of_futures.append((work, operation, launched, blocks))
@@ -348,7 +275,7 @@ class ProcessComm(Comm):
         self.isend(tensor, dst).wait()
 
     def recv(self, tensor: Tensor, src: int) -> None:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         if tensor.is_cuda:
             self.irecv(tensor, src).wait()
             return
@@ -365,7 +292,7 @@ class ProcessComm(Comm):
         return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         at, what, channel = self.now(), f"in send to worker {self.ranks[dst]}", self._channel(self.rank, dst)
         if tensor.is_cuda:
             tensor = tensor.cpu()
@@ -374,7 +301,7 @@ class ProcessComm(Comm):
         return MessageTransfer(self, [sending], what, self.timeline.launched(channel, "send", at))
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         if tensor.is_cuda:
             arrived = torch.empty_like(tensor, device="cpu")
@@ -384,7 +311,7 @@ class ProcessComm(Comm):
         return MessageTransfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         assert not tensor.is_cuda, "recv_any takes CPU tensors only: nccl cannot receive from whoever is first"
         assert self._others, f"{self.name} has one worker: nobody to talk to"
         start = self.now()
@@ -393,7 +320,7 @@ class ProcessComm(Comm):
         return self._source_of(receive, start)
 
     def try_recv_any(self, tensor: Tensor) -> int | None:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         start = self.now()
         receive = self._wish(tensor, self._others, from_anyone=True)
         try:
@@ -406,7 +333,7 @@ class ProcessComm(Comm):
         self, tensor: Tensor, sources: tuple[int, ...], tag: int | None = None, from_anyone: bool = False
     ) -> Receive:
         """Returns a receive for a message of the group, or of another tag."""
-        return Receive(self._tag if tag is None else tag, sources, _memory(tensor), from_anyone, kind=_kind(tensor))
+        return Receive(self._tag if tag is None else tag, sources, memory_of(tensor), from_anyone, kind=kind_of(tensor))
 
     def _source_of(self, receive: Receive, start: float) -> int:
         src = self.ranks.index(receive.source)
@@ -421,7 +348,7 @@ class ProcessComm(Comm):
 
     def _started(self, tag: int, peer: int, tensor: Tensor, what: str) -> Send:
         try:
-            return self._worker.sockets.send(tag, peer, _memory(tensor), _kind(tensor))
+            return self._worker.sockets.send(tag, peer, memory_of(tensor), kind_of(tensor))
         except (TimeoutError, PeerGoneError) as error:
             raise self._named(error, what) from None
 
@@ -515,10 +442,10 @@ class ProcessComm(Comm):
 
     def shared(self, tensor: Tensor) -> Tensor:
         def make(memory: mmap.mmap) -> None:
-            _tensor_in(memory, tensor).copy_(tensor)
+            tensor_in(memory, tensor).copy_(tensor)
 
         memory = self._share(nbytes(tensor), make, "shared memory", f"{tuple(tensor.shape)} of {tensor.dtype}")
-        return _tensor_in(memory, tensor)
+        return tensor_in(memory, tensor)
 
     def mutex(self) -> AbstractContextManager[None]:
         memory = self._share(ROOM, lambda memory: SharedMutex(memory, create=True), "a mutex")
@@ -652,12 +579,12 @@ class ProcessComm(Comm):
         self.key_values.doing(what)
         try:
             deadline = time.monotonic() + self._worker.groups.timeout
-            while not _comes(is_over, SLICE):
+            while not comes(is_over, SLICE):
                 late = self.size > 1 and time.monotonic() > deadline
                 if for_group:
                     self.check_alike(what)
                 # the dead may have done their part
-                if (for_group or late) and (dead := self._dead_peers()) and not _comes(is_over, 5 * SLICE):
+                if (for_group or late) and (dead := self._dead_peers()) and not comes(is_over, 5 * SLICE):
                     raise self._lost(what, f"worker {', '.join(map(str, dead))} has died")
                 if late:
                     raise self._hang(what)

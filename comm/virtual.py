@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from . import ledger as wire
-from .base import Comm, ReduceOp, Work, nbytes
+from .base import Comm, ReduceOp, Work, check_contiguous, check_dense, nbytes
 from .calls import words
 from .carriers import DECLARE, Carrier, Threads
 from .errors import FabricError, MessageError
@@ -43,6 +43,7 @@ from .virtual_state import (
     VirtualWorker,
     Watch,
 )
+from .virtual_works import CollectiveWork, HeldMutex, Receiving, SentMessage, write
 
 T = TypeVar("T")
 Takes = Callable[[str, Sequence[int], int, float, Over], None]  # (group, members, bytes of one of them, from, then)
@@ -94,59 +95,6 @@ class SimulatedCluster(ClusterState):
         return VirtualComm(self, worker, self.everyone, "world", key_values, worker.ledger, timeline)
 
 
-class _Sent(Work):
-    """A message: its sender may go on when its last byte has left."""
-
-    def __init__(self, comm: "VirtualComm", sending: Operation, dst: int) -> None:
-        self._comm, self._sending, self.dst = comm, sending, dst
-        self.left: float | None = None  # when it has
-        self.sleeper: VirtualWorker | None = None
-        self._done = False
-
-    def wait(self) -> None:
-        if self._done:
-            return
-        self._done = True
-        comm = self._comm
-        start = comm.now()
-        comm.timeline.add(self._sending, start, comm.see_off(self))
-
-
-class _Receiving(Work):
-    """A posted receive: it gets the message that comes after those of receives posted before it."""
-
-    def __init__(self, comm: "VirtualComm", tensor: Tensor, src: int) -> None:
-        self._comm, self._tensor, self._src = comm, tensor, src
-        self.message: VirtualMessage | None = None
-        self.sleeper: VirtualWorker | None = None
-        self._done = False
-
-    def wait(self) -> None:
-        if not self._done:
-            self._done = True
-            self._comm.complete(self, self._tensor, self._src)
-
-
-class _Collective(Work):
-    """`part`: what of the meeting's result goes into `tensor`."""
-
-    def __init__(
-        self,
-        comm: "VirtualComm",
-        meeting: VirtualMeeting,
-        tensor: Tensor,
-        part: Callable[[Tensor], Tensor] = lambda all: all,
-    ) -> None:
-        self._comm, self._meeting, self._tensor, self._part = comm, meeting, tensor, part
-        self._operation = comm.launched(meeting)
-        self._done = False
-
-    def wait(self) -> None:
-        if not self._done:
-            self._done = True
-            _write(self._tensor, self._part(self._comm.attend(self._meeting, self._operation)))
-
-
 class VirtualComm(Comm):
     """A worker's end of a group. `ranks` are those of its members, numbered in the whole run."""
 
@@ -176,41 +124,41 @@ class VirtualComm(Comm):
     # -- collectives
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
-        _check_dense(tensor)
+        check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
 
         reduce = partial(_reduced, op)
         meeting = self._meet("all_reduce", tensor, reduce, self._cluster.fabric.all_reduce, op)
-        return _Collective(self, meeting, tensor)
+        return CollectiveWork(self, meeting, tensor)
 
     def sum_in_memory(self, tensor: Tensor) -> Work:
-        _check_dense(tensor)
+        check_dense(tensor)
         if max(self.hosts) > 0:
             raise FabricError(f"the workers of {self.name} cannot sum in shared memory: they are on several hosts")
         self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
         meeting = self._meet("shared_memory", tensor, partial(_reduced, "sum"), self._cluster.fabric.sum_in_memory)
-        return _Collective(self, meeting, tensor)
+        return CollectiveWork(self, meeting, tensor)
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
-        _check_dense(tensor)
+        check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
         takes = self._cluster.fabric.broadcast
         meeting = self._meet("broadcast", tensor, lambda given: given[src].clone(), takes, f"from {src}")
-        return _Collective(self, meeting, tensor)
+        return CollectiveWork(self, meeting, tensor)
 
     def iall_gather(self, tensor: Tensor) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         mine = tensor[self.rank]
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
         meeting = self._meet("all_gather", mine, torch.stack, self._cluster.fabric.all_gather)
-        return _Collective(self, meeting, tensor)
+        return CollectiveWork(self, meeting, tensor)
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
         meeting = self._scatter("reduce_scatter", tensor)
-        return _Collective(self, meeting, out, lambda rows: self._own(rows).sum(0, dtype=out.dtype))
+        return CollectiveWork(self, meeting, out, lambda rows: self._own(rows).sum(0, dtype=out.dtype))
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_to_all", wire.all_to_all_bytes(nbytes(tensor), self.size))
@@ -329,13 +277,13 @@ class VirtualComm(Comm):
         self.irecv(tensor, src).wait()
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         receiver, size = self._cluster.workers[self._peer(dst)], tensor.nbytes
         self.ledger.count("send", size)
         cluster, worker, is_aside = self._cluster, self._worker, self.ledger.is_aside
         launch, stream = worker.clock, (self.name, self.rank)
         sending = self.timeline.launched(self._channel(self.rank, dst), "send", launch)
-        sent, content = _Sent(self, sending, dst), tensor.detach().clone()
+        sent, content = SentMessage(self, sending, dst), tensor.detach().clone()
 
         def arrives(left: float, arrival: float) -> None:
             sent.left = left
@@ -355,7 +303,7 @@ class VirtualComm(Comm):
         cluster.turns.put_off(worker, leave)
         return sent
 
-    def see_off(self, sent: _Sent) -> float:
+    def see_off(self, sent: SentMessage) -> float:
         """Waits until the message has left, and returns the time; aside no time passes, and it goes on leaving."""
         worker = self._worker
         self._cluster.turns.catch_up(worker)
@@ -384,25 +332,25 @@ class VirtualComm(Comm):
             turns.wake(receiver, receiver.clock if receiver.ledger.is_aside else message.arrival)
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         return self._posted(tensor, src)
 
-    def _posted(self, tensor: Tensor, src: int) -> _Receiving:
+    def _posted(self, tensor: Tensor, src: int) -> Receiving:
         self._peer(src)
         self._cluster.turns.catch_up(self._worker)
-        receive, stream = _Receiving(self, tensor, src), (self.name, src)
+        receive, stream = Receiving(self, tensor, src), (self.name, src)
         if self._worker.inbox.get(stream):
             receive.message = self._worker.collect(stream)
         else:
             self._worker.posted[stream].append(receive)
         return receive
 
-    def complete(self, receive: _Receiving, tensor: Tensor, src: int) -> None:
+    def complete(self, receive: Receiving, tensor: Tensor, src: int) -> None:
         """Wait for the message of a posted receive."""
         start = self._worker.clock
         self._take(self._arrived(receive, src), tensor, src, start)
 
-    def _arrived(self, receive: _Receiving, src: int) -> VirtualMessage:
+    def _arrived(self, receive: Receiving, src: int) -> VirtualMessage:
         self._cluster.turns.catch_up(self._worker)
         if receive.message is None:
             receive.sleeper = self._worker
@@ -428,7 +376,7 @@ class VirtualComm(Comm):
         return message.tensor
 
     def recv_any(self, tensor: Tensor) -> int:
-        _check_contiguous(tensor)
+        check_contiguous(tensor)
         worker, turns, start = self._worker, self._cluster.turns, self._worker.clock
         turns.catch_up(worker)
         while (first := self._first()) is None or not self._has_arrived(first[0]):
@@ -475,7 +423,7 @@ class VirtualComm(Comm):
                 f"worker {worker.rank} in recv from worker {source}: worker {source} sent {_bytes(sent)} where "
                 f"{_bytes(tensor)} are due"
             )
-        _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
+        write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
         self._note_receipt(message, src, start)
 
     def _note_receipt(self, message: VirtualMessage, src: int, start: float) -> None:
@@ -509,7 +457,7 @@ class VirtualComm(Comm):
 
     def mutex(self) -> AbstractContextManager[None]:
         name = f"{self.name}#mutex{self._meetings}"
-        return _Held(self, self.attend(self._meet("mutex", None, lambda given: VirtualMutex(name))))
+        return HeldMutex(self, self.attend(self._meet("mutex", None, lambda given: VirtualMutex(name))))
 
     def acquire(self, lock: VirtualMutex) -> None:
         worker, start = self._worker, self._worker.clock
@@ -565,39 +513,12 @@ class VirtualComm(Comm):
             self.pass_until(self._worker.clock + seconds)
 
 
-class _Held(AbstractContextManager[None]):
-    """A mutex of one worker, to be entered any number of times."""
-
-    def __init__(self, comm: VirtualComm, lock: VirtualMutex) -> None:
-        self._comm, self._lock = comm, lock
-
-    def __enter__(self) -> None:
-        self._comm.acquire(self._lock)
-
-    def __exit__(self, *error: object) -> None:
-        self._comm.release(self._lock)
-
-
 def _name(worker: VirtualWorker | None) -> str:
     return "nobody" if worker is None else f"worker {worker.rank}"
 
 
 def _bytes(tensor: Tensor) -> str:
     return f"{nbytes(tensor):,} bytes of {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _check_dense(tensor: Tensor) -> None:
-    # as on processes, where gloo would write into the holes
-    assert tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor), "a tensor with holes"
-
-
-def _check_contiguous(tensor: Tensor) -> None:
-    assert tensor.is_contiguous(), "a message is a contiguous tensor"
-
-
-def _write(tensor: Tensor, value: Tensor) -> None:
-    """Unseen by autograd, as a process's network writes."""
-    tensor.data.copy_(value)
 
 
 def _reduced(op: ReduceOp, given: list[Tensor]) -> Tensor:
