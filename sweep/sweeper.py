@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -29,7 +29,6 @@ from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
 from ..engine.config.stored import read_stored
-from ..engine.fabrics import fabric_of
 from ..engine.launch.launcher import Stoppable
 from ..engine.launch.local_workers import ONE_PRESS, WORKER_FAILED
 from ..engine.planning.planned import Plan
@@ -43,7 +42,9 @@ from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_ato
 from ..tracking.text import did_you_mean
 from .directory import GONE
 from .results import as_pruned, measures_of
+from .room import Room, visible_devices, wants
 from .study import Study, SweepTrial, TrialRecord
+from .trial_watcher import TrialWatcher
 
 PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
 LONGEST = 40  # characters of a run's name before its seed
@@ -220,9 +221,9 @@ class Sweeper:
         if job is not None:
             prepared = replace(prepared, directory=job, stored=read_stored(job) if self._study.in_array else None)
         prepared = replace(prepared, in_allocation=self._study.in_array)
-        watcher = _Watcher(trial, self._study, self._tell, prepared)
+        watcher = TrialWatcher(trial, self._study, self._tell, prepared)
 
-        def opened(directory: RunDirectory) -> list["_Watcher"]:
+        def opened(directory: RunDirectory) -> list["TrialWatcher"]:
             self._note(directory, trial, prepared.experiment.seed)
             return [watcher]
 
@@ -233,7 +234,7 @@ class Sweeper:
             if self._over.is_set():
                 self._ask_to_stop(local_workers)
 
-        with self._room.taken(*_wants(plan)) as devices:
+        with self._room.taken(*wants(plan)) as devices:
             if devices:
                 prepared = replace(prepared, devices=",".join(devices))
             if self._over.is_set():
@@ -419,102 +420,6 @@ class Sweeper:
 def _was_stopped(run: Path) -> bool:
     end = JobEnd.read(run)
     return end is not None and end.exit_code > 128
-
-
-class Room:
-    """The machine's cores and GPUs; a run that wants more than there are takes them all."""
-
-    def __init__(self, cores: int, devices: Sequence[str] = ()) -> None:
-        """`devices`: as CUDA_VISIBLE_DEVICES names them."""
-        self._cores, self._free = cores, cores
-        self._devices, self._idle = tuple(devices), list(devices)
-        self._closed = False
-        self._change = threading.Condition()
-
-    @contextmanager
-    def taken(self, cores: int, devices: int = 0) -> Iterator[tuple[str, ...]]:
-        """Waits for so many cores and devices; gives the devices, which are nobody else's meanwhile."""
-        cores, devices = min(cores, self._cores), min(devices, len(self._devices))
-        with self._change:
-            self._change.wait_for(lambda: (self._free >= cores and len(self._idle) >= devices) or self._closed)
-            self._free -= cores
-            given, self._idle = tuple(self._idle[:devices]), self._idle[devices:]
-        try:
-            yield given
-        finally:
-            with self._change:
-                self._free += cores
-                self._idle = sorted([*self._idle, *given], key=self._devices.index)
-                self._change.notify_all()
-
-    def close(self) -> None:
-        """Nobody waits any more."""
-        with self._change:
-            self._closed = True
-            self._change.notify_all()
-
-
-def _wants(plan: Plan) -> tuple[int, int]:
-    """Cores and GPUs. Workers on GPUs mostly wait for them: no core is counted."""
-    if plan.experiment.hardware.fabric == "virtual":
-        return 1, 0
-    if fabric_of(plan.experiment).submits:
-        return 0, 0
-    if plan.device.type == "cuda":
-        return 0, plan.layout.workers
-    return plan.layout.world_size * plan.threads, 0
-
-
-def visible_devices() -> list[str]:
-    """The names of this process's GPUs, as its own CUDA_VISIBLE_DEVICES has them."""
-    import torch
-
-    count = torch.cuda.device_count()
-    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return (named or [str(i) for i in range(count)])[:count]
-
-
-class _Watcher:
-    """A sink: tells how a trial is doing, and stops it when the study gives it up."""
-
-    def __init__(self, trial: SweepTrial, study: Study, tell: Callable[..., None], prepared: Prepared) -> None:
-        self._trial, self._study, self._tell = trial, study, tell
-        self._prunes = study.definition.early is not None and trial.seeds[0] in (None, prepared.experiment.seed)
-        self._steps: int | None = None
-        self._evaluations = 0
-        self._lock, self._over = threading.Lock(), False
-        self.pruned = False
-        self.local_workers: Stoppable | None = None
-
-    def record(self, record: Record) -> None:
-        match record.get("kind"):
-            case "start":
-                self._steps = record.get("steps")
-            case "step":
-                self._tell("step", self._trial, record["step"], self._steps)
-            case "evaluation":
-                with self._lock:
-                    if not self._over:
-                        self._evaluated(record)
-
-    def catch_up(self, run: Path) -> None:
-        """Training has ended: look at the evaluations that the mirror has not handed over yet, and at no more."""
-        with self._lock:
-            evaluations = [record for record in RunDirectory(run).records() if record.get("kind") == "evaluation"]
-            for record in evaluations[self._evaluations :]:
-                self._evaluated(record)
-            self._over = True
-
-    def _evaluated(self, record: Record) -> None:
-        self._evaluations += 1
-        self._tell("evaluated", self._trial, record)
-        value = record.get(self._study.definition.metric)
-        if self._prunes and isinstance(value, int | float) and self.local_workers is not None and not self.pruned:
-            self.pruned = self._study.report(self._trial, self._evaluations, value)
-            if self.pruned:
-                self.local_workers.ask_to_stop()
-
-    def close(self, summary: dict[str, Any] | None) -> None: ...
 
 
 def run_name(trial: SweepTrial, seed: int | None) -> str:

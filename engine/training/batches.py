@@ -7,7 +7,7 @@ from ...strategies import Batch
 from ...tasks.base import Readable
 from ...tasks.partition import Partition
 from ..config.fits import weighted
-from ..features.feature import HookList
+from ..features.hook_list import HookList
 from .feed import Feed
 
 

@@ -14,7 +14,7 @@ from ...tasks.base import Readable
 from ...tasks.partition import Partition
 from ..base.stop import StopAgreement
 from ..fabrics.compute import ModelledCompute, RealCompute
-from ..features.feature import HookList
+from ..features.hook_list import HookList
 from .batches import Taking
 from .meters import Meter
 

@@ -31,7 +31,8 @@ from ..fabrics.compute import ModelledCompute, RealCompute
 from ..fabrics.layout import Role, RunLayout, share_of_cores
 from ..features import models, phases, weights
 from ..features.compiling import Compiler
-from ..features.feature import Context, HookList, Hooks, Parts
+from ..features.feature import Context, Hooks, Parts
+from ..features.hook_list import HookList
 from ..features.known import known_of
 from ..features.rates import rate_of
 from . import one_build

@@ -12,7 +12,8 @@ from paceline.conf.errors import ConfigError
 from paceline.conf.groups import GROUPS
 from paceline.engine.callbacks.base import EvaluationView
 from paceline.engine.config.targets import base_of
-from paceline.engine.features.feature import Decides, EvaluationVerdict, Feature, HookList, Hooks, State
+from paceline.engine.features.feature import Decides, EvaluationVerdict, Feature, Hooks, State
+from paceline.engine.features.hook_list import HookList
 from paceline.engine.features.order import FEATURES
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.sync.independent import Independent

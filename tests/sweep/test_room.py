@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline.engine.api.preparing import prepare
-from paceline.sweep.sweeper import Room, _wants, visible_devices
+from paceline.sweep.room import Room, visible_devices, wants
 from paceline.tracking.run_directory import RunDirectory
 
 WAIT = 20.0  # seconds
@@ -24,9 +24,9 @@ def plan(device: str, workers: int, servers: int = 0, fabric: str = "process") -
 
 
 def test_a_run_wants_a_gpu_for_each_worker_and_cores_only_without_gpus() -> None:
-    assert _wants(plan("cuda", 4, servers=1)) == (0, 4)
-    assert _wants(plan("cpu", 4, servers=1)) == (10, 0)
-    assert _wants(plan("cpu", 64, fabric="virtual")) == (1, 0)
+    assert wants(plan("cuda", 4, servers=1)) == (0, 4)
+    assert wants(plan("cpu", 4, servers=1)) == (10, 0)
+    assert wants(plan("cpu", 64, fabric="virtual")) == (1, 0)
 
 
 def test_trials_have_gpus_of_their_own_and_as_many_run_as_fit() -> None:
