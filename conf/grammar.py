@@ -8,8 +8,8 @@ from typing import Any
 _TEXT = re.compile(r"[A-Za-z_./][\w./:@%-]*", re.ASCII)
 _WORDS = ("null", "true", "false", "inf", "nan")  # that Hydra takes for more than text
 _TYPED = re.compile(r"[A-Za-z0-9_./@+-]+")
-_BEFORE_QUOTE = re.compile(r"(\\*)('|$)")
-_BEFORE_DOUBLE = re.compile(r'(\\*)("|$)')
+_BEFORE_QUOTE = re.compile(r"(\\*)('|\Z)")
+_BEFORE_DOUBLE = re.compile(r'(\\*)("|\Z)')
 
 
 def listed(given: str | Sequence[str]) -> list[str]:

@@ -133,7 +133,7 @@ def test_what_is_no_configuration_of_ours_is_an_error(config):
 @pytest.mark.parametrize(
     "value",
     [None, True, 3, -0.5, 1e-8, float("inf"), "plain/path.txt", "", "null", "True", "1e5", "3", "two words", "it's",
-     "a\\", "a\\'b", "comma,=[]{}", "$x", "é", "größe", [1, [2.5, "x y"]], {"a": {"b": [None]}}],
+     "a\\", "a\\\n", "a\\'b", "comma,=[]{}", "$x", "é", "größe", [1, [2.5, "x y"]], {"a": {"b": [None]}}],
     ids=repr,
 )  # fmt: skip
 def test_a_value_is_read_back_by_hydra(value):
@@ -152,6 +152,7 @@ def test_a_value_is_read_back_by_hydra(value):
         "it's",
         'say "hi"',
         'a\\"',
+        "a\\\n",
         "größe",
         "",
         "null",
