@@ -1,8 +1,8 @@
 """Finds out if an optimizer is element-wise: a step on a piece of a tensor is that piece of a step on the tensor.
 Finds out too if it couples parameters, so that a step on some of them is not that part of a step on all.
 
-An optimizer that looks at whole tensors may say so (`whole_tensors`). Others are tried on a small matrix, with their
-own settings.
+An optimizer that looks at whole tensors may say so (`whole_tensors`). Others are tried on small tensors, with their own
+settings.
 """
 
 import copy
@@ -25,6 +25,7 @@ from ..strategies.core.state import own_entries
 
 _DRAWS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 MOST = 64  # parameters of a trial
+ENTRIES = 2**14  # of a trial's tensor, at most: some optimizers take large tensors otherwise
 RATE = 0.1  # of a trial, at least: by a warm-up that begins with 0, or a tiny rate, its steps would tell nothing
 
 
@@ -49,18 +50,17 @@ def check_rows(model: nn.Module, setting: str) -> None:
 
 
 def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
-    """Raises `ConfigError` unless a few steps on a matrix equal the same on pieces of it.
+    """Raises `ConfigError` unless a few steps on a tensor equal the same on pieces of it, for the largest parameter of
+    each number of dimensions.
 
     Hooks and a replaced `step` are refused without a trial, which would call them: they act on the real weights.
 
     `setting`: that by which parameters are cut. `instead`: one by which they are not.
     """
     _check_untouched(optimizer, setting, instead, "pieces of tensors", "whole ones")
-    generator = torch.Generator().manual_seed(0)
-    weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=generator).unbind()  # of a group, of a parameter
 
-    def cut(matrix: Tensor) -> list[Tensor]:
-        return [piece.clone()[None, None] for piece in matrix.flatten().split([7, 17])]
+    def cut(tensor: Tensor) -> list[Tensor]:
+        return [piece.clone()[None, None] for piece in tensor.flatten().split(tensor.numel() * 5 // 7 or 1)]
 
     refused = ConfigError(
         f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not element-wise: its step "
@@ -75,29 +75,32 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
             f"of the {type(inner).__name__} in it, which are none. Choose {instead}."
         )
     for group in optimizer.param_groups:
-        try:
-            whole, in_place = _tried(optimizer, [group], weights, gradients)
-        except Exception:
-            return  # it does not take dense gradients, or wants a closure: whoever steps first says so better
-        if not in_place:
-            raise ConfigError(
-                f"{setting}: a worker steps on views of its weights, and {type(optimizer).__name__} puts new memory "
-                "under a parameter, which would be lost. Let it change parameters in place (copy_, sub_), or choose "
-                f"{instead}."
-            )
-        if torch.equal(whole, weights):
-            raise ConfigError(
-                f"{setting}: a trial step of {type(optimizer).__name__} on its parameters changed nothing, so that "
-                f"nobody can tell if pieces of tensors may step alone. Choose {instead}."
-            )
-        try:
-            cuts = zip(cut(weights), *map(cut, gradients), strict=True)
-            made = [_tried(optimizer, [group], piece, its)[0] for piece, *its in cuts]  # each as its owner would
-            alike = _alike(torch.cat(made, dim=2).flatten(), whole.flatten())
-        except Exception:
-            alike = False
-        if not alike:
-            raise refused
+        by_size = sorted(enumerate(group["params"]), key=lambda item: item[1].numel())
+        for i, known in {each.dim(): (i, each) for i, each in by_size if each.numel()}.values():
+            weights, gradients = _drawn(1, 1, *(min(side, round(ENTRIES ** (1 / known.dim()))) for side in known.shape))
+            try:
+                whole, in_place = _tried(optimizer, [group], weights, gradients, i)
+            except Exception:
+                continue  # it does not take dense gradients, or wants a closure: whoever steps first says so better
+            if not in_place:
+                raise ConfigError(
+                    f"{setting}: a worker steps on views of its weights, and {type(optimizer).__name__} puts new "
+                    "memory under a parameter, which would be lost. Let it change parameters in place (copy_, sub_), "
+                    f"or choose {instead}."
+                )
+            if torch.equal(whole, weights):
+                raise ConfigError(
+                    f"{setting}: a trial step of {type(optimizer).__name__} on its parameters changed nothing, so that "
+                    f"nobody can tell if pieces of tensors may step alone. Choose {instead}."
+                )
+            try:
+                cuts = zip(cut(weights), *map(cut, gradients), strict=True)
+                made = [_tried(optimizer, [group], piece, its, i)[0].flatten() for piece, *its in cuts]
+                alike = _alike(torch.cat(made).view_as(whole), whole, weights)
+            except Exception:
+                alike = False
+            if not alike:
+                raise refused
 
 
 def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
@@ -113,21 +116,20 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
         return
     groups = [group for group in optimizer.param_groups if group["params"]]
     many = max(2, min(MOST // len(groups), *(len(group["params"]) for group in groups), MOST))
-    weights, *gradients = torch.randn(4, len(groups), many, 4, 6, generator=torch.Generator().manual_seed(0)).unbind()
-    gradients[1] *= 1000  # such as a norm that is limited would cut down
+    weights, gradients = _drawn(len(groups), many, 4, 6)
     try:
         with torch.random.fork_rng(devices=[]):
             both, again = (_tried(optimizer, groups, weights, gradients)[0] for _ in range(2))
     except Exception:
         return  # as above
-    if not _alike(both, again):
+    if not _alike(both, again, weights):
         return
     try:
         alone = [
             _tried(optimizer, groups, weights[:, these], [each[:, these] for each in gradients], these.start)[0]
             for these in (slice(0, 1), slice(1, many))
         ]
-        alike = _alike(torch.cat(alone, dim=1), both)
+        alike = _alike(torch.cat(alone, dim=1), both, weights)
     except Exception:
         alike = False
     if not alike:
@@ -139,13 +141,13 @@ def check_uncoupled(optimizer: Optimizer, setting: str, instead: str) -> None:
 
 def check_pieces(optimizer: Optimizer, make_piece: Callable[[Tensor, int], Tensor], setting: str, instead: str) -> None:
     """Raises `ConfigError` for an optimizer that steps on tensors, but not on `make_piece(tensor, dimension)`."""
-    weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    weights, gradients = _drawn(1, 1, 4, 6)
     pieces, *its = (make_piece(each, 2) for each in (weights, *gradients))
     for group in optimizer.param_groups:
         try:
             _tried(optimizer, [group], weights, gradients)
         except Exception:
-            return  # as above
+            continue  # as above
         try:
             _tried(optimizer, [group], pieces, its)
         except Exception as error:
@@ -186,7 +188,7 @@ def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
                 f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
                 f"{type(optimizer).__name__} knows its own by {name!r}. Choose {instead}."
             )
-    weights, *gradients = torch.randn(4, 1, 1, 4, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    weights, gradients = _drawn(1, 1, 4, 6)
     for group in optimizer.param_groups:
         for marks in [vars(parameter) for parameter in group["params"] if vars(parameter)]:
             try:
@@ -195,8 +197,8 @@ def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
                         _tried(optimizer, [group], weights, gradients, 0, its)[0] for its in (marks, marks, {})
                     )
             except Exception:
-                return
-            if _alike(marked, again) and not _alike(marked, plain):
+                continue
+            if _alike(marked, again, weights) and not _alike(marked, plain, weights):
                 raise ConfigError(
                     f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
                     f"{type(optimizer).__name__} looks at attributes of parameters ({', '.join(marks)}). Choose "
@@ -213,8 +215,18 @@ def _check_untouched(optimizer: Optimizer, setting: str, instead: str, some: str
         )
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+def _drawn(*shape: int) -> tuple[Tensor, list[Tensor]]:
+    """Returns the weights and gradients of a trial. Weights are small, so that tiny steps count. Gradients have a
+    direction in common, and the second is so long that a limit of its norm would cut it down.
+    """
+    weights, common, *gradients = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0)).unbind()
+    return weights / 100, [(common + each) * size for each, size in zip(gradients, (1, 1000, 1), strict=True)]
+
+
+def _alike(a: Tensor, b: Tensor, before: Tensor) -> bool:
+    """Returns whether the weights `before` have changed alike but for rounding."""
+    rounding = torch.finfo(before.dtype).eps * float(max(each.abs().max() for each in (a, b, before)))
+    return torch.allclose(a - before, b - before, rtol=1e-5, atol=8 * rounding)
 
 
 def _own(optimizer: Optimizer) -> dict[str, Any]:
@@ -296,10 +308,10 @@ def _twin(of: Optimizer, twins: Mapping[int, Sequence[nn.Parameter]], memo: dict
         if not its or id(group) in memo:
             continue
         memo[id(group)] = {key: its if key == "params" else _copied(value, memo) for key, value in group.items()}
-        if group.get("lr", RATE) < RATE:
+        if group.get("lr") is not None and group["lr"] < RATE:
             memo[id(group)]["lr"] = RATE
-        for known in [p for p in group["params"] if p in of.state][:1]:  # kept from the start, maybe on meta
-            for param in its:
+        for known in [each for each in group["params"] if each in of.state]:  # kept from the start, maybe on meta
+            for param in twins.get(id(known), ()):
                 state[param] = {key: _like(value, known, param) for key, value in of.state[known].items()}
     memo[id(of.param_groups)] = groups = [memo[id(group)] for group in of.param_groups if id(group) in memo]
     for each in _inside(_own(of), of):
