@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
+from os.path import realpath
 from pathlib import Path
 
 
@@ -20,7 +21,7 @@ def find_modules(allowed: Sequence[str]) -> dict[str, str]:
             continue
         # not importlib.util.find_spec, which tells of what was imported before
         taken = next(filter(None, (finder.find_spec(name, None) for finder in sys.meta_path)), None)
-        if taken is not None and taken.origin not in (None, here.origin):
+        if taken is not None and taken.origin and realpath(taken.origin) != realpath(here.origin or ""):
             instead[name] = taken.origin
         elif folder not in sys.path:
             sys.path.append(folder)
