@@ -41,14 +41,15 @@ class Unsaved:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    match value:
-        case Mapping():
-            yield from _leaves(list(value.values()))
-        case list() | tuple() | deque():
-            for each in value:
-                yield from _leaves(each)
-        case _:
-            yield value
+    """Yields the values in a collection, and in those in it; each collection is looked at once."""
+    seen, waiting = set[int](), [value]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, Mapping | list | tuple | deque):
+            yield each
+        elif id(each) not in seen:
+            seen.add(id(each))
+            waiting += each.values() if isinstance(each, Mapping) else each
 
 
 def _version(leaf: Any) -> int:

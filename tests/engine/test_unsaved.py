@@ -24,7 +24,8 @@ class Forgetful(torch.optim.SGD):
         self.sharing = torch.optim.Adam(self.param_groups)
         self.sharing.state = self.state
         self.known = list(self.param_groups[0]["params"])
-        self.fixed, self.mean = 3, torch.zeros(2)
+        self.fixed, self.mean, self.tree = 3, torch.zeros(2), {"leaf": 1, "parents": list[Any]()}
+        self.tree["parents"].append(self.tree)
 
     def step(self, closure: Any = None) -> Any:
         self.count += 1
