@@ -10,7 +10,7 @@ sends the fewest bytes. What an optimizer keeps is not counted: it goes with the
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import inf
 from typing import Any
@@ -36,8 +36,8 @@ class LayerProfile:
     kept: dict[int, int]  # for backward: storage -> bytes; what two layers keep is the same storage
     passes: bool = True  # a gradient goes through it to the layer before
     takes: torch.dtype = torch.float32
-    holds: frozenset[str] = frozenset()  # names of its buffers
-    writes: frozenset[str] = frozenset()  # of those that its forward pass changes in place
+    holds: dict[int, str] = field(default_factory=dict[int, str])  # the names of its buffers, by their ids
+    writes: frozenset[int] = frozenset()  # the ids of those that its forward pass changes or exchanges
 
 
 def look(
@@ -46,6 +46,7 @@ def look(
     """All is on the meta device. The loss goes with the last layer. Raises `ConfigError`."""
     found: list[LayerProfile] = []
     alive: list[Tensor] = []  # a storage that is freed may have its key again
+    buffers = [dict(layer.named_buffers()) for layer in layers]  # a pass may put others in their places
 
     def forward(layer: nn.Module, entered: Tensor, is_last: bool) -> tuple[Tensor, dict[int, int]]:
         kept: dict[int, int] = {}
@@ -61,9 +62,10 @@ def look(
             return (loss(output, targets) if is_last else output), kept
 
     x = inputs
-    for i, layer in enumerate(layers):
+    for i, (layer, its) in enumerate(zip(layers, buffers, strict=True)):
         entered = x.detach().requires_grad_(x.requires_grad)
-        versions = {name: version_of(each) for name, each in layer.named_buffers()}
+        before = dict(layer.named_buffers())
+        versions = {name: version_of(each) for name, each in before.items()}
         with FlopCounterMode(display=False) as first:
             x, kept = forward(layer, entered, i == len(layers) - 1)
         if not isinstance(x, Tensor):
@@ -76,12 +78,15 @@ def look(
         with FlopCounterMode(display=False) as second:
             wanted = [each for each in (entered, *layer.parameters()) if each.requires_grad]
             if x.requires_grad and wanted:
-                passes |= torch.autograd.grad(x.sum(), wanted, allow_unused=True)[0] is not None
+                passes |= torch.autograd.grad(x.real.sum(), wanted, allow_unused=True)[0] is not None
         alive += [entered, x]
         size = entered.numel() * entered.element_size()
-        writes = frozenset(key for key, each in layer.named_buffers() if version_of(each) != versions.get(key))
+        now = dict(layer.named_buffers())
+        same = {key for key, each in before.items() if now.get(key) is each and version_of(each) == versions[key]}
+        holds = {id(each): name for name, each in its.items()}
+        writes = frozenset(id(each) for name, each in its.items() if name not in same)
         flops = first.get_total_flops(), second.get_total_flops()
-        found.append(LayerProfile(*flops, size, kept, passes, entered.dtype, frozenset(versions), writes))
+        found.append(LayerProfile(*flops, size, kept, passes, entered.dtype, holds, writes))
     return found
 
 
@@ -109,9 +114,9 @@ def check_gradients(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
 def check_buffers(cuts: Sequence[int], looks: Sequence[LayerProfile]) -> None:
     """Raises `ConfigError` where a stage changes a buffer that another one has, which would keep its own."""
     for begin, end in pairwise([0, *cuts, len(looks)]):
-        written = frozenset[str]().union(*(each.writes for each in looks[begin:end]))
-        others = frozenset[str]().union(*(each.holds for each in [*looks[:begin], *looks[end:]]))
-        if shared := sorted(written & others):
+        written = {each: layer.holds[each] for layer in looks[begin:end] for each in layer.writes}
+        others = {each for layer in [*looks[:begin], *looks[end:]] for each in layer.holds}
+        if shared := sorted(written[each] for each in written.keys() & others):
             raise ConfigError(
                 f"strategy.cut={cuts}: two stages use the buffer {shared[0]} and one changes it, and the other would "
                 "not have the change. Choose strategy=data_parallel, or a strategy.cut with both uses in one stage."

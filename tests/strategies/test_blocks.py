@@ -1,6 +1,8 @@
 """Models that are no nn.Sequential, cut into stages: by their own word, or by a trace of their forward."""
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -624,3 +626,42 @@ def test_a_buffer_that_one_stage_changes_and_another_has_is_refused() -> None:
     fixed = Twice().to("meta")
     fixed.norm.eval()
     Pipeline(2, cut=[2]).resolved(fixed, x, x, lambda outputs, _: outputs.sum())
+
+
+class Assigning(nn.Module):
+    """Has a mean of its inputs, a new tensor after each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = (self.mean + x.detach().mean(0)) / 2
+        return x - self.mean
+
+
+@pytest.mark.parametrize("norm", [Assigning, partial(nn.BatchNorm1d, 4)], ids=["assigned", "in place"])
+def test_a_buffer_that_two_places_of_a_sequential_have_is_one(norm: Callable[[], nn.Module]) -> None:
+    x, shared = torch.empty(8, 4, device="meta"), norm()
+    model = nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared).to("meta")
+    with pytest.raises(ConfigError, match=r"strategy.cut=\[2\]: two stages use the buffer 1\.\w+ and one changes it"):
+        Pipeline(2, cut=[2]).resolved(model, x, x, lambda outputs, _: outputs.sum())
+    Pipeline(2, cut=[1]).resolved(model, x, x, lambda outputs, _: outputs.sum())
+    own = nn.Sequential(nn.Linear(4, 4), norm(), nn.Linear(4, 4), norm()).to("meta")
+    Pipeline(2, cut=[2]).resolved(own, x, x, lambda outputs, _: outputs.sum())
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x)
+
+
+class Real(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(x).flatten(1)
+
+
+def test_layers_of_complex_numbers_are_looked_at() -> None:
+    x = torch.empty(8, 4, device="meta")
+    model = nn.Sequential(nn.Linear(4, 4), Spectrum(), Real(), nn.Linear(6, 4)).to("meta")
+    Pipeline(2, cut=[3]).resolved(model, x, x, lambda outputs, _: outputs.sum())
