@@ -127,7 +127,7 @@ class Zero(Strategy):
         self.stage, self.precision = stage, precision or Float32()
         if self.precision.name not in DTYPES:
             raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}. Choose one of these.")
-        if stage == 0 and not self._narrow:
+        if not self.cuts:
             self.traits = replace(self.traits, drops_writes=False)
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
         self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
@@ -170,6 +170,11 @@ class Zero(Strategy):
     def _narrow(self) -> bool:
         return self.precision.dtype is not None
 
+    @property
+    def cuts(self) -> bool:
+        """Returns whether the optimizer steps on other tensors than it was made with: shares, or flat masters."""
+        return self.stage > 0 or self._narrow
+
     def closed_form(self, accumulate: int) -> ReplicaLayout | None:
         micro_batches = max(self.accumulated, accumulate)
         return ReplicaLayout(micro_batches, self.stage, recompute=self.recompute, offload=self.offload)
@@ -200,7 +205,7 @@ class Zero(Strategy):
     def _check_state(self, optimizer: Optimizer) -> None:
         """Raises `ConfigError` for state that DeepSpeed would drop."""
         remade = self.stage > 0 and type(optimizer) is torch.optim.Adagrad
-        if any(optimizer.state.values()) and (self.stage > 0 or self._narrow) and not remade:
+        if any(optimizer.state.values()) and self.cuts and not remade:
             raise ConfigError(
                 f"strategy=zero: DeepSpeed steps on other tensors than {type(optimizer).__name__} was made with, and "
                 "would drop the state that it makes in its constructor. Choose strategy=data_parallel, or make the "
@@ -346,6 +351,8 @@ class _ZeroUpdate(Sync):
             return whole.float() if whole.is_floating_point() else whole
 
     def state_dict(self) -> State:
+        if not self._strategy.cuts:  # state may have any shape
+            return {"optimizer": self.optimizer.state_dict(), "scaler": loss_scale(self._engine)}
         kept = next((kept for kept in self.optimizer.state.values() if kept), {})
         shaped = [key for key, value in kept.items() if isinstance(value, Tensor) and value.dim() > 0]
         scalars = {key: value for key, value in kept.items() if key not in shaped}
@@ -365,13 +372,16 @@ class _ZeroUpdate(Sync):
         return ShardedTensor(whole_shape(parameter), dtype, partial(self._whole, parameter, key))
 
     def load_state_dict(self, state: State) -> None:
+        set_loss_scale(self._engine, state.get("scaler", {}))
+        if not self._strategy.cuts:
+            self.optimizer.load_state_dict(read_all(state["optimizer"]))
+            return
         kept = state["optimizer"]["state"]
         for i, parameter in enumerate(self._strategy.module.parameters()):
             for key, value in kept.get(i, {}).items():
                 self._keep(parameter, key, read_all(value))
         [group], [saved] = self.optimizer.param_groups, state["optimizer"]["param_groups"]
         group.update({key: read_all(saved[key]) for key in group if key != "params" and key in saved})
-        set_loss_scale(self._engine, state.get("scaler", {}))
 
     def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:
         """Sets this replica's piece of a parameter's fp32 weights (`key` None) or optimizer state from the whole."""

@@ -133,6 +133,7 @@ def test_uneven_and_empty_batches_weigh_by_their_samples(plain, tmp_path):
         pytest.param(["strategy.stage=1", "precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=3", "precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=0"], marks=slow),
+        pytest.param(["strategy.stage=0", "optimizer={_target_:torch.optim.Adafactor}"], marks=slow),
         pytest.param(["strategy.stage=0", "precision=bf16"], marks=slow),
     ],
 )
