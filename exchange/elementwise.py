@@ -11,7 +11,7 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -190,15 +190,19 @@ def check_unknowing(optimizer: Optimizer, setting: str, instead: str) -> None:
             )
     weights, gradients = _drawn(1, 1, 4, 6)
     for group in optimizer.param_groups:
-        for marks in [vars(parameter) for parameter in group["params"] if vars(parameter)]:
+        for marks in {repr(marks): marks for each in group["params"] if (marks := vars(each))}.values():
             try:
                 with torch.random.fork_rng(devices=[]):
-                    marked, again, plain = (
-                        _tried(optimizer, [group], weights, gradients, 0, its)[0] for its in (marks, marks, {})
-                    )
+                    marked, again = (_tried(optimizer, [group], weights, gradients, 0, marks)[0] for _ in range(2))
             except Exception:
                 continue
-            if _alike(marked, again, weights) and not _alike(marked, plain, weights):
+            if not _alike(marked, again, weights):
+                continue
+            try:
+                alike = _alike(_tried(optimizer, [group], weights, gradients, 0, {})[0], marked, weights)
+            except Exception:  # it wants them
+                alike = False
+            if not alike:
                 raise ConfigError(
                     f"{setting}: a worker steps on pieces of tensors, which are other parameters, and "
                     f"{type(optimizer).__name__} looks at attributes of parameters ({', '.join(marks)}). Choose "
@@ -266,14 +270,14 @@ def _tried(
     weights: Tensor,
     gradients: Sequence[Tensor],
     first: int = 0,
-    marks: Mapping[str, Any] = MappingProxyType({}),
+    marks: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, bool]:
     """`weights` [groups, parameters of each, ...] after steps with such `gradients` by an optimizer of the same kind
     and settings as `groups` have, and whether they are still in the same memory.
 
     Args:
         first: The parameter of each group that the first weights stand for.
-        marks: Attributes of the parameters.
+        marks: Attributes of the parameters; None: those that each has.
     """
     params = [[nn.Parameter(each.clone()) for each in its] for its in weights]
     twins: dict[int, list[nn.Parameter]] = {}
@@ -281,9 +285,10 @@ def _tried(
         known = group["params"][first : first + len(its)] or group["params"][-1:]
         twins |= {id(each): [param] for each, param in zip(known, its, strict=False)}
         twins[id(known[-1])] = its[len(known) - 1 :]
+        for each in known:
+            for param in twins[id(each)]:
+                vars(param).update(_copied(vars(each) if marks is None else marks, {}))
     every = [param for its in params for param in its]
-    for param in every:
-        vars(param).update(marks)
     twin = _twin(optimizer, twins, {key: its[0] for key, its in twins.items()})
     starts = [param.detach() for param in every]  # keep their memory, which new one would take else
     for gradient in gradients:

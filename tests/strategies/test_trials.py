@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from paceline.conf.errors import ConfigError
-from paceline.exchange.elementwise import check_elementwise, check_uncoupled
+from paceline.exchange.elementwise import check_elementwise, check_uncoupled, check_unknowing
 
 
 def parameters() -> list[nn.Parameter]:
@@ -95,7 +95,23 @@ def by_shape(*shapes: tuple[int, ...]) -> list[dict[str, Any]]:
     return [{"params": [each for each in parameters() if each.shape == shape]} for shape in shapes]
 
 
+class Marked(Scaled):
+    """Steps by the factor that its constructor puts at each parameter."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        for each in self.param_groups[0]["params"]:
+            vars(each)["factor"] = torch.ones(1)
+
+    def step(self, closure: Any = None) -> Any:
+        for each in self.param_groups[0]["params"]:
+            each.factor.add_(1)
+            each.grad.mul_(each.factor)
+        super().step()
+
+
 WHOLE = {
+    "attributes": lambda: Marked(parameters()),
     "lr=None": lambda: Scaled(parameters(), lr=None),
     "an empty group first": lambda: Scaled(by_shape((9,), (128, 64))),
     "a group without a trial first": lambda: Reading([{"params": parameters()[:1], "reads": True}, *by_shape((128,))]),
@@ -110,6 +126,14 @@ WHOLE = {
 def test_a_trial_finds_an_optimizer_that_looks_at_whole_tensors(name):
     with pytest.raises(ConfigError, match="is not element-wise"):
         check_elementwise(WHOLE[name](), "strategy=tensor", "strategy=data_parallel")
+
+
+def test_attributes_that_an_optimizer_wants_are_those_of_its_parameters() -> None:
+    optimizer = Marked([nn.Parameter(torch.ones(2, 2))])
+    with pytest.raises(ConfigError, match=r"Marked looks at attributes of parameters \(factor\)"):
+        check_unknowing(optimizer, "sync.shard=optimizer", "sync.shard=none")
+    check_uncoupled(optimizer, "sync.servers=2", "sync.servers=1")
+    assert float(vars(optimizer.param_groups[0]["params"][0])["factor"]) == 1
 
 
 def test_a_trial_finds_parameters_that_tiny_steps_couple():
