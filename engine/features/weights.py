@@ -38,7 +38,7 @@ from . import experts, torch_files
 
 CONVERTED = "weights.safetensors"  # in the run directory
 ORDERED = {"class_names": "classes", "columns": "inputs"}  # of tasks.contents.Contents, by what they are
-WRAPPERS = ("module.", COMPILED)  # before the names of a model in DistributedDataParallel, in torch.compile
+PARALLEL = "module."  # before the names of a model in DistributedDataParallel
 T = TypeVar("T")
 
 
@@ -188,12 +188,12 @@ def _under_all_names(theirs: dict[str, T], metadata: Mapping[str, str] | None) -
 
 
 def unwrapped(theirs: dict[str, T], mine: Collection[str]) -> dict[str, T]:
-    """Returns `theirs` without the prefixes of DistributedDataParallel and torch.compile, and without names that the
-    model lacks of what has one of its names, too: tied weights. `mine`: the model's names.
+    """Returns `theirs` without the words of DistributedDataParallel and torch.compile, and without names that the model
+    lacks of what has one of its names, too: tied weights. `mine`: the model's names.
     """
-    for prefix in (*WRAPPERS, *WRAPPERS):  # either may be inside of the other
-        if not theirs.keys() & mine and all(name.startswith(prefix) for name in theirs):
-            theirs = {name.removeprefix(prefix): each for name, each in theirs.items()}
+    theirs = {name if name in mine else name.replace(COMPILED, ""): each for name, each in theirs.items()}
+    if not theirs.keys() & mine and all(name.startswith(PARALLEL) for name in theirs):
+        theirs = {name.removeprefix(PARALLEL): each for name, each in theirs.items()}
     known = {id(each) for name, each in theirs.items() if name in mine}
     return {name: each for name, each in theirs.items() if name in mine or id(each) not in known}
 

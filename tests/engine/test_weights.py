@@ -239,6 +239,9 @@ def test_prefixes_that_a_wrapper_gave_are_left_out(prefix, virtual_linear, tmp_p
 
 def test_names_keep_their_beginning_where_not_all_have_it_or_the_model_has_one_of_them():
     assert unwrapped({"module.a": 1, "b": 2}, {"a", "b"}) == {"module.a": 1, "b": 2}
+    assert unwrapped({"a._orig_mod.w": 1, "b.w": 2}, {"a.w", "b.w"}) == {"a.w": 1, "b.w": 2}
+    assert unwrapped({"a._orig_mod.w": 1, "b.w": 2}, {"a._orig_mod.w", "b.w"}) == {"a._orig_mod.w": 1, "b.w": 2}
+    assert unwrapped({"module.a._orig_mod.w": 1}, {"a.w"}) == {"a.w": 1}
     assert unwrapped({"module.a": 1, "module.b": 2}, {"module.a", "c"}) == {"module.a": 1, "module.b": 2}
 
 
