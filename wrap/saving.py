@@ -25,6 +25,7 @@ from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
+from ..engine.training.unsaved import Unsaved
 from ..strategies import State, Sync
 from ..strategies.core.state import buffers_of, load_state, read_all, state_of, state_with, uncompiled
 from ..tracking.errors import StorageError
@@ -150,6 +151,7 @@ class Checkpoints:
         """`order`: of the optimizer's parameters, before the sync mode was prepared."""
         self._model, self._sync, self._loader, self._comm, self._device = model, sync, loader, comm, device
         self._order = order
+        self._unsaved = Unsaved(sync.optimizer)
         self._made = 0
         self._rates: list[float] = []  # of the checkpoint that the run goes on from, until its first step
 
@@ -181,6 +183,10 @@ class Checkpoints:
                 file=sys.stderr,
                 flush=True,
             )
+
+    def _tell_of_unsaved(self) -> None:
+        if note := self._unsaved.told(f"optimizer={type(self._sync.optimizer).__name__}", ", or give them to run.save"):
+            print(f"note: {note}", file=sys.stderr, flush=True)
 
     def write(
         self,
@@ -225,6 +231,7 @@ class Checkpoints:
                     try:
                         checkpoint.commit(directory.checkpoints, manifest, keep)
                         directory.add(CheckpointRecord(done))
+                        self._tell_of_unsaved()
                     except StorageError as error:
                         failed, said = error, _failed(error, CHIEF)
                 key_values.post(key, json.dumps(said))

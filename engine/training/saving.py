@@ -22,7 +22,7 @@ class Saving:
     def __init__(self, worker: Worker, data_sums: dict[str, str]) -> None:
         """`data_sums`: see data_sums.py; on the chief."""
         self._worker, self._data_sums = worker, data_sums
-        self._unsaved: Unsaved | None = Unsaved(worker.sync.optimizer)
+        self._unsaved = Unsaved(worker.sync.optimizer)
         self.saved_at: int | None = None  # the step of the newest checkpoint
         self.exported: str | None = None  # the checksum of model.safetensors
         self.model_bytes: int | None = None  # of the model where it is put to use
@@ -65,7 +65,8 @@ class Saving:
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
         self._write(done, whole)
         if worker.is_chief:
-            self._note_unsaved()
+            if note := self._unsaved.told(f"optimizer={worker.experiment.optimizer.name}"):
+                worker.directory.add(NoteRecord(note))
             writers = [rank for rank in range(worker.layout.workers) if self._writes(worker.layout.role(rank))]
             sums = dict(worker.read_of_living(f"checkpoint/{done}", writers))
             directory, identity = worker.directory, worker.assignment.identity
@@ -76,18 +77,6 @@ class Saving:
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase, *layout)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(CheckpointRecord(done))
-
-    def _note_unsaved(self) -> None:
-        """Writes a note, once, of what the optimizer keeps and the checkpoint does not."""
-        worker, names = self._worker, self._unsaved.changed() if self._unsaved else []
-        if names:
-            self._unsaved = None
-            text = (
-                f"optimizer={worker.experiment.optimizer.name}: steps change {', '.join(names)}, which no checkpoint "
-                "has: a resumed run begins with the first values. Keep them in `state` or in a group, or save them in "
-                "`state_dict`."
-            )
-            worker.directory.add(NoteRecord(text))
 
     @property
     def _each(self) -> bool:

@@ -29,6 +29,20 @@ class Unsaved:
         """Returns the names of the attributes that have changed since this was made."""
         return [name for name, its in self._values().items() if not _same(self._before.get(name, []), its)]
 
+    def told(self, optimizer: str, also: str = "") -> str:
+        """Returns a note on what `changed` names, the first time that there is something; "" otherwise.
+
+        `also`: another way to keep it.
+        """
+        names = self.changed()
+        if not names:
+            return ""
+        self._optimizer = None
+        return (
+            f"{optimizer}: steps change {', '.join(names)}, which no checkpoint has: a resumed run begins with the "
+            f"first values. Keep them in `state` or in a group, or save them in `state_dict`{also}."
+        )
+
     def _values(self) -> dict[str, list[tuple[Any, int]]]:
         """Returns the leaves of each attribute, with the versions of tensors."""
         found: dict[str, list[tuple[Any, int]]] = {}

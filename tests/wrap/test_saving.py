@@ -242,6 +242,35 @@ def test_a_schedule_that_begins_anew_is_told(
     assert said.count("at the checkpoint lr was") == (not is_before)
 
 
+class Counting(torch.optim.SGD):
+    """Counts its steps where no checkpoint looks."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        return super().step(closure)
+
+
+def test_what_an_optimizer_keeps_and_no_checkpoint_has_is_told_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def saved(comm: Comm) -> None:
+        model, _, loader = parts()
+        with joined(comm, str(tmp_path), model, Counting(model.parameters()), loader) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+                run.save()
+
+    run_virtual(2, saved)
+    said = capfd.readouterr().err
+    assert said.count("note: optimizer=Counting: steps change count, which no checkpoint has") == 1
+
+
 def check(
     workers: int,
     overrides: tuple[str, ...],
