@@ -45,7 +45,7 @@ from .process_worker import (
 )
 from .shared_memory import MemoryFile, open_shared
 from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
-from .sockets import PeerGoneError, Receive, Send, UnexpectedError
+from .socket_messages import PeerGoneError, Receive, Send, UnexpectedError
 from .timeline import Operation
 from .works import CompletedWork, Copied, InMemory, MessageTransfer, Mutex, Pending, SumOfRows, is_over
 

@@ -26,23 +26,11 @@ from queue import SimpleQueue
 
 from .handshake import Acceptor, Endpoint, call, listen
 from .key_values import BEAT, StoreKeyValues
+from .socket_messages import IncomingMessage, PeerGoneError, Receive, Send, UnexpectedError
 
 _HEADER = struct.Struct("!QQ8s")  # group, bytes that follow, their kind
-_FIRST_ROOM = 1 << 20  # bytes for the beginning of a message that nobody asked for
 _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 CLOSING = 5.0  # seconds at the end for messages that nobody waited for to leave
-
-
-class UnexpectedError(Exception):
-    """A message is of another length, or of another kind, than its receiver takes."""
-
-
-class PeerGoneError(Exception):
-    """The other worker is no longer there. `rank`: in the whole run; None: nobody is there."""
-
-    def __init__(self, message: str, rank: int | None = None) -> None:
-        super().__init__(message)
-        self.rank = rank
 
 
 @dataclass(frozen=True)
@@ -53,81 +41,6 @@ class Address:
     port: int
 
 
-@dataclass(eq=False)
-class Send:
-    """A message that leaves for `peer`. `rest`: what the kernel has not taken yet; it must not be touched."""
-
-    peer: int
-    rest: list[memoryview]
-    done: bool = False
-    broken: bool = False
-
-
-@dataclass(eq=False)
-class _IncomingMessage:
-    """A message that arrives."""
-
-    source: int
-    arrival: int
-    length: int
-    kind: bytes
-    memory: memoryview  # of what nobody has asked for, no more than twice what has come
-    filled: int = 0
-    refused: bool = False  # what comes of it is thrown away
-
-    @property
-    def whole(self) -> bool:
-        return self.filled == self.length
-
-    def room(self) -> memoryview:
-        """Returns the memory for its next bytes."""
-        if self.refused:
-            return memoryview(bytearray(min(self.length - self.filled, _FIRST_ROOM)))
-        if self.filled == len(self.memory):
-            larger = memoryview(bytearray(min(self.length, max(2 * self.filled, _FIRST_ROOM))))
-            larger[: self.filled] = self.memory
-            self.memory = larger
-        return self.memory[self.filled :]
-
-
-@dataclass(eq=False)
-class Receive:
-    """A wish for the next message in `group` from any of `sources`. `memory` is the wish's own until it is done.
-
-    `memory`: None for a message of any length up to `most` bytes, which then has memory of its own.
-    `from_anyone`: a source that has died is told once, and the others are waited for.
-    `kind`: what its sender must say of it.
-    """
-
-    group: int
-    sources: Sequence[int]
-    memory: memoryview | None
-    from_anyone: bool = False
-    most: int = 0
-    kind: bytes = b""
-    message: _IncomingMessage | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.message is not None and self.message.whole
-
-    @property
-    def source(self) -> int:
-        assert self.message is not None
-        return self.message.source
-
-    @property
-    def content(self) -> memoryview:
-        """Returns the content, once it is done."""
-        assert self.message is not None
-        return self.message.memory[: self.message.length]
-
-    @property
-    def awaits(self) -> Sequence[int]:
-        """Returns the workers whose bytes are still needed."""
-        return self.sources if self.message is None else (self.source,)
-
-
 class _Connection:
     """A TCP connection to a peer, and the message on it that is half read."""
 
@@ -135,7 +48,7 @@ class _Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.socket, self.peer = sock, peer
-        self.message: _IncomingMessage | None = None
+        self.message: IncomingMessage | None = None
         self._head, self._filled = bytearray(), 0
         self._end = select.poll()
         self._end.register(sock, _ENDED)
@@ -188,7 +101,7 @@ class Sockets:
         self._peers: list[_Peer] = []
         self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._receives: list[Receive] = []  # those not done, in the order in which they were posted
-        self._inbox: defaultdict[tuple[int, int], deque[_IncomingMessage]] = defaultdict(deque)  # by group and source
+        self._inbox: defaultdict[tuple[int, int], deque[IncomingMessage]] = defaultdict(deque)  # by group and source
         self._arrivals = itertools.count()
         self._left: set[int] = set()  # those who went, and have not died
         self._told: set[tuple[int, int]] = set()  # (group, peer): the deaths that receives from anyone have told
@@ -391,15 +304,15 @@ class Sockets:
         except OSError:
             self._close(connection)
 
-    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> _IncomingMessage:
+    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> IncomingMessage:
         """A header has come: find out whose the message is."""
         for receive in self._receives:
             if receive.message is None and receive.group == group and peer in receive.sources:
                 fits = receive.memory is not None and (len(receive.memory), receive.kind) == (length, kind)
                 memory = receive.memory if fits and receive.memory is not None else memoryview(b"")
-                receive.message = _IncomingMessage(peer, next(self._arrivals), length, kind, memory)
+                receive.message = IncomingMessage(peer, next(self._arrivals), length, kind, memory)
                 return receive.message
-        message = _IncomingMessage(peer, next(self._arrivals), length, kind, memoryview(b""))
+        message = IncomingMessage(peer, next(self._arrivals), length, kind, memoryview(b""))
         self._inbox[group, peer].append(message)
         return message
 
@@ -447,7 +360,7 @@ class Sockets:
             if peer == connection.peer and half in self._inbox[group, peer]:
                 self._take(group, half)
 
-    def _take(self, group: int, message: _IncomingMessage) -> None:
+    def _take(self, group: int, message: IncomingMessage) -> None:
         queue = self._inbox[group, message.source]
         queue.remove(message)
         if not queue:

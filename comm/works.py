@@ -16,7 +16,7 @@ from .key_values import BEAT
 from .marks import Mark
 from .mutex import SharedMutex
 from .shared_sum import SLICE, SharedSum, UnlikeError
-from .sockets import Receive, Send
+from .socket_messages import Receive, Send
 from .timeline import Operation, Timeline
 
 LOOK = timedelta(seconds=BEAT)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from paceline.comm.handshake import Endpoint, RefusedError
 from paceline.comm.handshake import call as call_proved
-from paceline.comm.sockets import _HEADER, PeerGoneError, Receive, Send, Sockets, UnexpectedError
+from paceline.comm.socket_messages import PeerGoneError, Receive, Send, UnexpectedError
+from paceline.comm.sockets import _HEADER, Sockets
 
 TIMEOUT = 0.3  # seconds
 KEY = bytes(range(32))
