@@ -17,6 +17,8 @@ from .mesh import Mesh
 from .placements import pieces_of, placements_of
 from .state import LazyTensor, Named, State, own_entries, read_all, state_of
 
+OTHER_SHAPE = "what is kept for {} has another shape than it, and cannot be cut"
+
 
 @dataclass(frozen=True)
 class Entries:
@@ -91,10 +93,14 @@ class SavedParts:
     ) -> None:
         """Raises `ValueError` for state that these parts cannot take over. Reads no tensor of a parameter."""
         self._merged("", self._rest(), {})
-        self._of_optimizers()
+        kept = self._of_optimizers()
         for module in modules:
             optimizer = make_optimizer(module.parameters())
             self._groups(order_of(module, optimizer), optimizer)
+            for name in placements_of(module).keys() & self._holders.keys():
+                for i in self._holders[name]:
+                    if _has_others(kept[i].get(name), self._states[i]["parameters"][name].shape):
+                        raise ValueError(OTHER_SHAPE.format(name))
 
     def of_part(self, modules: Sequence[nn.Module], mesh: Mesh, rank: int, optimizer: Optimizer) -> State:
         """Returns the state of the part `rank` of `modules`, as `in_file` returns one. Raises `ValueError` for a state
@@ -192,7 +198,7 @@ class SavedParts:
             if all(each.shape == self._states[i]["parameters"][name].shape for i, each in nodes.items()):
                 return self._cut(name, list(nodes.values()), own)
             if own is not None and len(first.shape) > 0:
-                raise ValueError(f"what is kept for {name} has another shape than it, and cannot be cut")
+                raise ValueError(OTHER_SHAPE.format(name))
             return first
         if isinstance(first, Tensor) and (own is not None or name in self._dims):
             raise ValueError(f"what is kept for {name} is sparse, and cannot be cut")
@@ -219,6 +225,13 @@ def _has_entries(parameter: LazyTensor, kept: Any) -> bool:
     """Returns whether something that is kept has an entry for each of the parameter's."""
     values = kept.values() if isinstance(kept, dict) else [kept]
     return any(isinstance(each, LazyTensor) and each.shape == parameter.shape for each in values)
+
+
+def _has_others(kept: Any, shape: tuple[int, ...]) -> bool:
+    """Returns whether something that is kept is a tensor of another shape, or has one in it."""
+    if isinstance(kept, dict | list):
+        return any(_has_others(each, shape) for each in (kept.values() if isinstance(kept, dict) else kept))
+    return isinstance(kept, LazyTensor) and kept.shape not in ((), shape)
 
 
 def _is_number(value: Any) -> bool:

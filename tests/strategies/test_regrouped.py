@@ -1,14 +1,15 @@
 """A state that parts of one layout saved is read by parts of another, each entry once, without the rest."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
+from paceline.strategies.core.placements import Shard
 from paceline.strategies.core.regrouped import Entries, SavedParts
 from paceline.strategies.core.state import LazyTensor, Named, State, in_file, mean_of, read_all, to_bytes
 
@@ -106,6 +107,16 @@ def test_the_mean_of_replicas_is_that_of_each_tensor_over_those_that_have_it(tmp
     assert mean["rest"][0] == 3 and mean["more"]["w"].tolist() == [1, 1] and isinstance(mean["more"], Named)
 
 
+class Cut(nn.Module):
+    """Has a piece of a weight."""
+
+    placements: ClassVar = {"w": Shard(0)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+
+
 def test_state_of_another_shape_than_its_weight_goes_with_whole_weights_alone(tmp_path: Path) -> None:
     def states(pieces: int) -> list[State]:
         made = of_pieces(list(torch.arange(4.0).chunk(pieces)), 0)
@@ -118,3 +129,6 @@ def test_state_of_another_shape_than_its_weight_goes_with_whole_weights_alone(tm
     assert torch.equal(read_all(whole._named(named, {"w": None})["w"]["rows"]), torch.ones(9))
     with pytest.raises(ValueError, match="what is kept for w has another shape"):
         whole._named(named, {"w": Entries(0, 0, 2)})
+    whole.check([nn.Linear(1, 1)], torch.optim.SGD)
+    with pytest.raises(ValueError, match="what is kept for w has another shape"):
+        whole.check([Cut()], torch.optim.SGD)
