@@ -221,10 +221,13 @@ def _check_untouched(optimizer: Optimizer, setting: str, instead: str, some: str
 
 def _drawn(*shape: int) -> tuple[Tensor, list[Tensor]]:
     """Returns the weights and gradients of a trial. Weights are small, so that tiny steps count. Gradients have a
-    direction in common, and the second is so long that a limit of its norm would cut it down.
+    direction in common. In the second a few entries, of the first parameter, are so long that a limit of the norm of
+    all cuts the others down.
     """
-    weights, common, *gradients = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0)).unbind()
-    return weights / 100, [(common + each) * size for each, size in zip(gradients, (1, 1000, 1), strict=True)]
+    weights, common, *others = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0)).unbind()
+    gradients = [common + each for each in others]
+    gradients[1].flatten(1)[:, :24] *= 100
+    return weights / 100, gradients
 
 
 def _alike(a: Tensor, b: Tensor, before: Tensor) -> bool:

@@ -95,6 +95,16 @@ def by_shape(*shapes: tuple[int, ...]) -> list[dict[str, Any]]:
     return [{"params": [each for each in parameters() if each.shape == shape]} for shape in shapes]
 
 
+class Skipping(torch.optim.SGD):
+    """Leaves out a step with long gradients."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        every = [each.grad.norm() for group in self.param_groups for each in group["params"] if each.grad is not None]
+        if torch.stack(every).norm() < 500:
+            super().step()
+
+
 class Marked(Scaled):
     """Steps by the factor that its constructor puts at each parameter."""
 
@@ -118,6 +128,7 @@ WHOLE = {
     "large tensors": lambda: InBlocks(parameters()),
     "kernels": lambda: CentralisedKernels(parameters()),
     "long gradients": lambda: Limited(parameters()),
+    "left out": lambda: Skipping(parameters()),
     "tiny steps": lambda: Prodigy(parameters()),
 }
 
@@ -136,9 +147,10 @@ def test_attributes_that_an_optimizer_wants_are_those_of_its_parameters() -> Non
     assert float(vars(optimizer.param_groups[0]["params"][0])["factor"]) == 1
 
 
-def test_a_trial_finds_parameters_that_tiny_steps_couple():
-    with pytest.raises(ConfigError, match="Prodigy couples them"):
-        check_uncoupled(Prodigy(parameters()), "sync.servers=2", "sync.servers=1")
+@pytest.mark.parametrize("kind", [Prodigy, Skipping])
+def test_a_trial_finds_parameters_that_tiny_or_missing_steps_couple(kind):
+    with pytest.raises(ConfigError, match=f"{kind.__name__} couples them"):
+        check_uncoupled(kind(parameters()), "sync.servers=2", "sync.servers=1")
 
 
 class Sparing(Scaled):
