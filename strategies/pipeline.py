@@ -280,7 +280,7 @@ class Pipeline(StagedStrategy):
         if batch.size == 0:
             return None
         sizes = self.micro_sizes(batch.size)
-        total = torch.zeros((), device=batch.inputs.device)
+        total = torch.zeros((), dtype=torch.float64, device=batch.inputs.device)
         inputs = lone(batch.inputs).split(sizes)
         PipelineStep(self._held, inputs, batch.targets.split(sizes), total).run(self._actions(len(sizes), inputs[0]))
         self._ties.sum()

@@ -27,7 +27,7 @@ class Stream:
 
     def take(self, inputs: Sequence[Tensor], targets: Sequence[Samples], device: torch.device) -> Tensor:
         """A batch's micro-batches, maybe none; returns the batch's loss on the last stage."""
-        total = torch.zeros((), device=device)
+        total = torch.zeros((), dtype=torch.float64, device=device)
         if self._step is None:
             self._step = PipelineStep(self._held, inputs, targets, total)
         else:

@@ -665,3 +665,12 @@ def test_layers_of_complex_numbers_are_looked_at() -> None:
     x = torch.empty(8, 4, device="meta")
     model = nn.Sequential(nn.Linear(4, 4), Spectrum(), Real(), nn.Linear(6, 4)).to("meta")
     Pipeline(2, cut=[3]).resolved(model, x, x, lambda outputs, _: outputs.sum())
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "pipedream"])
+def test_the_loss_of_a_model_in_float64_has_its_digits(virtual_workers, schedule) -> None:
+    case = Case([[6]])
+    plan = Plan(Pipeline(2, schedule, micro_batches=2), BSP(), case)
+    inputs, targets = case.step(0)
+    [loss] = virtual_workers(2, train, plan)[1]["losses"]
+    assert loss == pytest.approx(case.loss(case.start()(inputs), targets).item(), rel=1e-14)
