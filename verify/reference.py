@@ -13,7 +13,8 @@ where r stands in for a small tensor whose few entries were lucky. docs/decision
 
 An optimizer that divides by a gradient's size, as Adam does, makes a step of full size of a gradient that is nearly 0,
 and rounding decides on its sign. Which entry that is differs from one order of sums to another. So e is also that of
-some trainings in which each gradient has noise as large as its own e.
+some trainings in which each gradient has noise as large as its own e, and at least as its last digit: a model in
+float64 has no e.
 
 A way that computes in bfloat16 or float16 is held to serial training that does so on weights that are kept in the
 model's own dtype, and its e is that of this training.
@@ -103,7 +104,7 @@ def refer(
     ours = _train(setting, mode, narrow=narrow) if draws else serial
     try:
         exact = _train(setting, mode, torch.float64)
-        noise = [_errors(*both) for both in zip(ours.gradients, exact.gradients, strict=True)]
+        noise = [_noise(*both) for both in zip(ours.gradients, exact.gradients, strict=True)]
         noisy = [_train(setting, mode, narrow=narrow, noise=_Noise(noise, seed)) for seed in range(NOISY)]
         together = _together(setting, torch.float64)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -306,6 +307,12 @@ def _of_step(ours: Sequence[Named], exact: Named) -> dict[str, float]:
 
 def _errors(ours: Named, exact: Named) -> dict[str, float]:
     return {name: distance(tensor, exact[name]) for name, tensor in ours.items()}
+
+
+def _noise(ours: Named, exact: Named) -> dict[str, float]:
+    """Returns the sizes of noise in gradients: their errors, and at least their last digit's."""
+    eps = torch.finfo(_narrowest(ours)).eps
+    return {name: max(far, eps * largest(exact[name])) for name, far in _errors(ours, exact).items()}
 
 
 def _stated(serial: Serial, tolerance: float) -> Allowed:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.verify.reference import MARGIN, Serial, _derived, _Noise, distance, largest
+from paceline.verify.reference import MARGIN, Serial, _derived, _Noise, _noise, distance, largest
 
 
 def serial(scale: float, error: dict[str, float]) -> Serial:
@@ -47,3 +47,10 @@ def test_a_number_that_is_none_is_infinitely_far() -> None:
     assert distance(torch.tensor([1.0, float("nan")]), torch.ones(2)) == float("inf")
     assert distance(torch.tensor([3.0]), torch.tensor([1.0])) == 2.0
     assert largest(torch.tensor([-3.0, 1.0])) == 3.0 and largest(torch.empty(0)) == 0.0
+
+
+def test_noise_is_at_least_the_last_digit_of_a_gradient() -> None:
+    """Of a model in float64 training has no error, and Muon's iteration makes more of rounding than eps."""
+    exact = {"weight": torch.tensor([1.0, -4.0], dtype=torch.float64)}
+    assert _noise(exact, exact) == {"weight": 4 * torch.finfo(torch.float64).eps}
+    assert _noise({"weight": torch.tensor([1.0, -3.0])}, exact) == {"weight": 1.0}
