@@ -16,6 +16,7 @@ from .chapters import chapters
 from .choices import defaults, groups, primary
 
 Candidates = list[tuple[str, str]]  # what to insert, and what it is (shown by zsh and fish)
+ASKS = "_PACELINE_COMPLETE"  # a variable that Typer's scripts set: a shell asks, and Typer answers and calls sys.exit
 
 # Typer's own script takes bash's words, which end at `=` and `@`, so that `model=c` would be completed as `c`. This one
 # parts the line at blanks only, and takes off each candidate what stands before the piece that readline replaces ($2).
@@ -99,7 +100,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> Candidates:
 def complete_run(ctx: typer.Context, incomplete: str) -> Candidates:
     from ..tracking.run_directory import run_names
 
-    return [(name, "") for name in run_names(ROOT)]
+    return [(name, "") for name in _needing_no_quotes(run_names(ROOT))]
 
 
 def complete_source(ctx: typer.Context, incomplete: str) -> Candidates:
@@ -110,7 +111,8 @@ def complete_source(ctx: typer.Context, incomplete: str) -> Candidates:
     sweep, slash, _ = incomplete.partition("/")
     sweeps = sweep_names(ROOT)
     if slash:
-        return [(f"{sweep}/{name}", "") for name in run_names(ROOT / sweep)] if sweep in sweeps else []
+        names = _needing_no_quotes(run_names(ROOT / sweep)) if sweep in sweeps else []
+        return [(f"{sweep}/{name}", "") for name in names]
     return complete_entry(ctx, incomplete)
 
 
@@ -118,7 +120,7 @@ def complete_entry(ctx: typer.Context, incomplete: str) -> Candidates:
     """A run or a sweep."""
     from ..tracking.sources import sweep_names
 
-    return [*complete_run(ctx, incomplete), *((name, "sweep") for name in sweep_names(ROOT))]
+    return [*complete_run(ctx, incomplete), *((name, "sweep") for name in _needing_no_quotes(sweep_names(ROOT)))]
 
 
 def complete_column(ctx: typer.Context, incomplete: str) -> Candidates:
@@ -138,6 +140,13 @@ def complete_checkpoint(ctx: typer.Context, incomplete: str) -> Candidates:
 
 def complete_chapter(ctx: typer.Context, incomplete: str) -> Candidates:
     return [(each.name, each.title) for each in chapters()]
+
+
+def _needing_no_quotes(names: list[str]) -> list[str]:
+    """Returns the names that a shell takes as they are. A renamed run may be called `$(rm -r .)`."""
+    from ..tracking.run_directory import NAME
+
+    return [name for name in names if NAME.fullmatch(name)]
 
 
 def _config_dir(ctx: typer.Context) -> Path | None:

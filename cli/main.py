@@ -21,7 +21,7 @@ from ..compat.typer import ClickException, NoSuchOption
 from .advise import advise
 from .calibrate import calibrate
 from .compare import compare
-from .completion import InstallCompletion, ShowCompletion, complete_in_shells
+from .completion import ASKS, InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import PASSED, cost
 from .diff import diff
 from .doctor import doctor
@@ -163,7 +163,9 @@ def _run() -> NoReturn:
         _leave(_status_of_stop(error) or _explain(error))
     except Terminated as end:
         _leave(end.code if isinstance(end.code, int) else TERMINATED)
-    except SystemExit as end:  # a class of the user's, on its way to a run
+    except SystemExit as end:  # Typer's answer to a shell, or a class of the user's on its way to a run
+        if ASKS in os.environ:
+            _leave(end.code if isinstance(end.code, int) else 0)
         from ..engine.base.failures import named
 
         note(f"a class of yours left before the end: {named(end)}")

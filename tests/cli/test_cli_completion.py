@@ -164,3 +164,35 @@ def read_until(terminal: int, text: str, seconds: float = 20.0) -> str:
         if select.select([terminal], [], [], 0.1)[0]:
             shown += os.read(terminal, 4096).decode(errors="replace")
     return shown
+
+
+def asked(here: Path, shell: str, line: str, **more: str) -> tuple[int, list[str], str]:
+    """Returns the exit status, the candidates and the errors that a shell's script gets."""
+    variables = {"_PACELINE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, **more}
+    variables |= {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    command = [sys.executable, "-m", "paceline.cli.main"]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, cwd=here, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_an_answer_to_a_shell_is_no_error(here: Path, shell: str) -> None:
+    status, candidates, errors = asked(here, shell, "paceline do", _TYPER_COMPLETE_FISH_ACTION="get-args")
+    assert (status, errors) == (0, "")
+    assert any("doctor" in each for each in candidates)
+
+
+def test_fish_hears_whether_there_are_candidates(here: Path) -> None:
+    assert asked(here, "fish", "paceline do", _TYPER_COMPLETE_FISH_ACTION="is-args")[0] == 0
+    assert asked(here, "fish", "paceline no-such", _TYPER_COMPLETE_FISH_ACTION="is-args")[0] == 1
+
+
+def test_a_name_that_a_shell_would_run_is_not_offered(here: Path) -> None:
+    for name in ("good", "$(touch made)", "a;id", "my run", "\x1b[31m", "swept/$(touch made)", "swept/t0"):
+        (here / "runs" / name).mkdir(parents=True)
+        (here / "runs" / name / "metrics.jsonl").touch()
+    (here / "runs" / "swept" / "sweep.yaml").touch()
+    assert asked(here, "bash", "paceline show ")[1] == ["good", "swept"]
+    assert asked(here, "bash", "paceline show swept/")[1] == ["swept/t0"]
