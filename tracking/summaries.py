@@ -3,13 +3,15 @@
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
 from ..conf.groups import SHOWN
 from .columns import BY_KEY, MEMORY_KINDS, METRICS, ONE_WORKER, shortened
 from .errors import CorruptRunError
+from .records import EvaluationRecord, Measured
+from .records import Summary as WrittenSummary
 from .run_directory import Record, RunDirectory
 
 Row = dict[str, Any]
@@ -87,6 +89,10 @@ FIELDS: dict[str, SummaryField] = {
 }
 _MESH = SummaryField("mesh", text=True)
 _USUAL = {group.name: group.usual for group in SHOWN if group.usual}
+_WRITTEN = {each.name for written in (EvaluationRecord, WrittenSummary, Measured) for each in fields(written)}
+_WRITTEN |= {"kind", "metric", *(group.name for group in SHOWN)}
+_TAKEN = _WRITTEN | {field.name for field in FIELDS.values() if not field.section} - {*METRICS}
+_TAKEN -= {"score"}  # its fields stand in its place
 _SECTIONS = ("server_memory", *dict.fromkeys(field.section for field in FIELDS.values() if field.section))
 
 
@@ -136,6 +142,11 @@ def summary_from(row: Row) -> Summary:
 class MetricWithoutColumn:
     name: str
     larger_is_better: bool | None  # None: not known
+
+
+def is_taken(metric: str) -> bool:
+    """Returns whether a run has something else under this name, so that no metric may have it."""
+    return metric in _TAKEN
 
 
 def task_metric(summary: Summary) -> MetricWithoutColumn | None:

@@ -35,6 +35,7 @@ from ..engine.training.meters import Meter
 from ..exchange.alike import agree, is_compared
 from ..strategies import Batch
 from ..strategies.core.views import HeldViews
+from ..tracking.summaries import is_taken
 from .alike import BufferComparison, share_state
 from .dry_run import dry_run, show
 from .errors import ScriptError
@@ -407,6 +408,8 @@ class Run:
             raise ScriptError(
                 "evaluated: metric=loss: a loss stands beside a metric. Choose evaluated(value, loss=...)"
             )
+        if not metric or is_taken(metric):
+            raise ScriptError(f"evaluated: metric={metric}: a run has something else under it. Choose another name.")
         if metric == "accuracy" and not 0 <= value <= 1 + ROUNDING:
             raise ScriptError(
                 f"evaluated: accuracy={value:g}: must be from 0 to 1. Divide per cent by 100, or name another metric="

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
+from ...tracking.summaries import is_taken
 from .experiment import Choice, Experiment
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ def task_of(choice: Choice, allowed: tuple[str, ...]) -> "Task":
     for name, is_right, rule in (
         ("targets", lambda value: value in ("labels", "numbers", "none"), "'labels', 'numbers' or 'none'"),
         ("metric", lambda value: isinstance(value, Metric), "a Metric, such as Accuracy()"),
-        ("metric.name", lambda value: isinstance(value, str) and value, "a text, the metric's name in results"),
+        (
+            "metric.name",
+            lambda value: isinstance(value, str) and value and not is_taken(value),
+            "a text, under which results have nothing else",
+        ),
     ):
         value = reduce(lambda of, key: getattr(of, key, None), name.split("."), task)
         if not is_right(value):

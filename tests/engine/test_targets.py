@@ -243,6 +243,13 @@ def test_the_knob_that_the_constructor_refuses_is_the_one_named(knobs: dict[str,
             "targets = 'labels'; metric = type('Bare', (Accuracy,), {'name': None})()",
             r"task=mine: Own\.metric\.name is missing; must be a text",
         ),
+        *(
+            (
+                f"targets = 'labels'; metric = type('Bare', (Accuracy,), {{'name': '{name}'}})()",
+                rf"task=mine: Own\.metric\.name='{name}'; must be a text, under which results have nothing else",
+            )
+            for name in ("memory", "status", "step", "model", "loss")
+        ),
         ("metric = Accuracy()", r"task=mine: Own\.targets is missing; must be 'labels', 'numbers' or 'none'"),
         ("targets = 'classes'; metric = Accuracy()", r"task=mine: Own\.targets='classes'; must be 'labels'"),
     ],

@@ -28,8 +28,10 @@ from paceline.engine.base import checkpoint
 from paceline.engine.base.errors import ChangedModelError, DivergedError
 from paceline.engine.base.failures import exit_code_of
 from paceline.testing.fabrics import run_virtual
+from paceline.tracking.columns import METRICS
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.summaries import is_taken
 from paceline.wrap import Run, ScriptError, workers, wrap
 from paceline.wrap.shares import on_device, share_of
 from paceline.wrap.stopping import CtrlC
@@ -707,6 +709,9 @@ def test_a_step_that_accumulates_has_the_samples_of_all_its_batches(tmp_path: Pa
         ({"value": None}, "accuracy is a NoneType: must be one number"),
         ({"value": 87.5}, "accuracy=87.5: must be from 0 to 1"),
         ({"value": 2.5, "metric": "loss"}, "metric=loss: a loss stands beside"),
+        ({"value": 2.5, "metric": "time"}, "metric=time: a run has something else under it"),
+        ({"value": 2.5, "metric": "memory"}, "metric=memory: a run has something else under it"),
+        ({"value": 2.5, "metric": ""}, "metric=: a run has something else under it"),
     ],
 )
 def test_an_evaluation_may_be_a_tensor_of_one_number(given: dict[str, Any], said: str | None, tmp_path: Path) -> None:
@@ -718,3 +723,14 @@ def test_an_evaluation_may_be_a_tensor_of_one_number(given: dict[str, Any], said
     run_virtual(1, evaluates)
     found = [each for each in RunDirectory.open(tmp_path, "mine").records() if each["kind"] == "evaluation"]
     assert [(each["accuracy"], each["loss"]) for each in found] == ([] if said else [(0.5, 0.25)])
+
+
+def test_no_metric_takes_the_place_of_what_a_run_records(tmp_path: Path) -> None:
+    run_virtual(1, train, str(tmp_path))
+    directory = RunDirectory.open(tmp_path, "mine")
+    summary = directory.read_summary()
+    assert summary is not None
+    evaluations = [each for each in directory.records() if each["kind"] == "evaluation"]
+    written = {*summary, *evaluations[0]} - {*METRICS}
+    assert len(written) > 40 and {name for name in written if not is_taken(name)} == set()
+    assert not any(map(is_taken, (*METRICS, "f1", "error", "score", "perplexity")))
