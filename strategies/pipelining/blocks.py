@@ -9,12 +9,14 @@ refused.
 """
 
 import inspect
+import keyword
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import getitem
 from typing import Any, cast
+from unicodedata import normalize
 
 from torch import Tensor, fx, nn
 
@@ -158,13 +160,23 @@ def _takes_apart(node: fx.Node) -> bool:
 
 
 def _check_names(graph: fx.Graph) -> None:
-    """Raises `ConfigError` for a name that torch.fx, which writes it between quotes, would write as another one."""
+    """Raises `ConfigError` for a name that Python would not read as it is, where torch.fx writes it between quotes or,
+    if it is an identifier, as an attribute.
+    """
     for target in (str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")):
+        identifiers = list(filter(str.isidentifier, target.split(".")))
         if {*target} & {*'"\\\r\n'}:
-            raise ConfigError(
-                f"strategy.stages: the name {target!r} in the model has a quote, a backslash or a line break, which "
-                "torch.fx does not write. Choose another name, or strategy=data_parallel, which takes any."
-            )
+            why = "has a quote, a backslash or a line break"
+        elif any(map(keyword.iskeyword, identifiers)):
+            why = "has a keyword of Python"
+        elif any(normalize("NFKC", name) != name for name in identifiers):
+            why = "has letters that Python reads as others"
+        else:
+            continue
+        raise ConfigError(
+            f"strategy.stages: the name {target!r} in the model {why}, which torch.fx does not write. Choose another "
+            "name, or strategy=data_parallel, which takes any."
+        )
 
 
 def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:

@@ -308,6 +308,22 @@ def test_a_name_that_torch_fx_writes_as_another_one_is_refused(name: str) -> Non
         blocks_of(OddlyNamed(name))
 
 
+@pytest.mark.parametrize(
+    ("name", "why"), [("class", "has a keyword of Python"), ("None", "has a keyword"), ("\ufb01", "has letters that")]
+)
+def test_a_name_that_python_reads_as_something_else_is_refused(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^strategy\.stages: the name '{name}' in the model {why}"):
+        blocks_of(OddlyNamed(name))
+
+
+@pytest.mark.parametrize("name", ["class-1", "a b", "0", "\u540d", "x\u00b2", "match"])
+def test_other_names_are_found_again(name: str) -> None:
+    model, x = OddlyNamed(name), torch.randn(2, FEATURES)
+    for block in blocks_of(model):
+        x = block.run(model, x)
+    assert x.shape == (2, CLASSES)
+
+
 def test_a_forward_that_keeps_values_of_a_trace_is_refused() -> None:
     model = Keeping()
     blocks_of(model)
