@@ -5,7 +5,7 @@ import io
 import json
 import os
 import re
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -176,6 +176,7 @@ def _parsed(
         lone: The file has one column, so that an empty line is an empty cell.
     """
     if form(path) == "jsonl":
+        _check_first_row(file, path)
         _check_levels(file, path)
     found = _parsed_as(file, path, used, types or {}, {}, lone)
     arrow = import_module("pyarrow")
@@ -206,6 +207,14 @@ def _parsed_as(
             quoted_strings_can_be_null=False,
         ),
     )
+
+
+def _check_first_row(file: Any, path: Path) -> None:
+    """Raises CorruptDataError for JSON whose first row is no mapping: pyarrow ends the process if it is null."""
+    start = file.read(HEAD).removeprefix(BOM_UTF8).lstrip()
+    if start and not start.startswith(b"{"):
+        raise CorruptDataError(f'{path} cannot be read: its first row is no mapping, such as {{"width": 1.5}}')
+    file.seek(0)
 
 
 def _check_levels(file: Any, path: Path) -> None:

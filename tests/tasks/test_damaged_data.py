@@ -368,6 +368,17 @@ def test_utf_16_is_said(encoding: str, name: str, tmp_path: Path) -> None:
 
 
 @needs_pyarrow
+@pytest.mark.parametrize("start", [b"null\n", b" \n\t null\n", b"\xef\xbb\xbfnull\n", b"[1]\n", b'"x"\n', b"7\n"])
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_a_first_row_that_is_no_mapping_is_said(start: bytes, suffix: str, tmp_path: Path) -> None:
+    """pyarrow ends the process by SIGSEGV where the first row is null."""
+    path, text = tmp_path / f"x.{suffix}", start + b'{"a": 1.5, "target": 1}\n{"a": 2.5, "target": 0}\n' * N
+    path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    with pytest.raises(CorruptDataError, match=r"x\.jsonl(\.gz)? cannot be read: its first row is no mapping"):
+        read(Table(str(path)))
+
+
+@needs_pyarrow
 def test_an_unused_column_of_json_lines_may_be_any_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(
