@@ -43,11 +43,19 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit that the current directory is at, and whether tracked files differ from it."""
+    """The commit that the current directory is at, and whether tracked files differ from it.
+
+    The folder may be somebody else's, and its .git/config may name commands: a monitor of files, filters, submodules'
+    own, transports that fetch what is missing. None of them runs; where there are filters, nobody knows of changes.
+    """
     commit = _output("git", "rev-parse", "--verify", "HEAD")
     if not commit:
         return None
-    changes = _output("git", "--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    filters = _output("git", "config", "--show-scope", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process)$")
+    if filters and any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
+        return {"commit": commit, "dirty": None}
+    looks = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+    changes = _output("git", "--no-optional-locks", "-c", "core.fsmonitor=false", *looks)
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
@@ -88,7 +96,12 @@ def _output(*command: str) -> str | None:
         return None
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS
+            command,
+            env=os.environ | {"GIT_ALLOW_PROTOCOL": "none"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None

@@ -3,6 +3,7 @@ import os
 import platform
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,42 @@ def test_the_commit_is_named_and_dirty_only_when_a_tracked_file_differs(tmp_path
     assert environment()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "file").write_text("2")
     assert environment()["git"]["dirty"] is True
+
+
+@pytest.mark.parametrize("place", ["fsmonitor", "filter", "included", "submodule", "transport"])
+def test_no_command_of_a_repository_runs(tmp_path, monkeypatch, place):
+    program, ran = tmp_path / "theirs.sh", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\nexit 1\n")
+    program.chmod(0o755)
+    (tmp_path / "repository").mkdir()
+    monkeypatch.chdir(tmp_path / "repository")
+    git("init")
+    if place == "submodule":
+        git("init", "inner")
+        git("-C", "inner", "commit", "--allow-empty", "-m", "inner")
+    Path("file").write_text("1")
+    Path(".gitattributes").write_text("file filter=theirs\n" if place in ("filter", "included") else "")
+    git("add", ".")
+    git("commit", "-m", "first")
+    if place == "fsmonitor":
+        git("config", "core.fsmonitor", str(program))
+    elif place == "filter":
+        git("config", "filter.theirs.clean", str(program))
+    elif place == "included":
+        Path(".git/more").write_text(f'[filter "theirs"]\n\tprocess = {program}\n')
+        git("config", "include.path", "more")
+    elif place == "submodule":
+        git("-C", "inner", "config", "core.fsmonitor", str(program))
+    else:
+        for each in Path(".git/objects").glob("??/*"):
+            each.unlink()
+        git("config", "extensions.partialClone", "origin")
+        git("config", "protocol.ext.allow", "always")
+        git("config", "remote.origin.url", f"ext::{program}")
+        git("config", "remote.origin.promisor", "true")
+    os.utime("file", (0, 0))  # git looks at what is in it
+    found = environment()["git"]
+    assert not ran.exists() and found["dirty"] is (False if place in ("fsmonitor", "submodule") else None)
 
 
 def test_no_environment_variable_is_in_it(monkeypatch):
