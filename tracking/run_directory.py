@@ -423,6 +423,8 @@ def _reading(file: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
+    except NotRegularError as error:
+        raise CorruptRunError(f"{file} {error}") from None
 
 
 def _read(path: Path, position: int) -> bytes:

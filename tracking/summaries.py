@@ -184,7 +184,7 @@ def summary_of(run: RunDirectory, records: list[Record] | None = None) -> Summar
     try:
         summary = from_records(run.name, run.records() if records is None else records) | status
         row_of(summary)
-    except (ValueError, OSError):
+    except (ValueError, OSError, CorruptRunError):
         return status
     return summary
 

@@ -96,12 +96,22 @@ def misnamed(error: BaseException) -> ConfigError | None:
     return ConfigError(f"{name}: cannot be the name of a file ({error.strerror}). Choose another one.")
 
 
+def forbidden(error: BaseException) -> MachineError | None:
+    """Returns the refusal of a file or folder that this user may not open; None for any other error, and for one that
+    a user's own code raised.
+    """
+    if not isinstance(error, PermissionError) or error.filename is None or place_in(error, _is_users):
+        return None
+    name = visible(shortened(str(error.filename2 or error.filename)))
+    return MachineError(f"{name}: cannot be opened ({error.strerror}). Choose another folder, or change its mode.")
+
+
 def ending_of(error: Exception) -> tuple[int, str, Exception] | None:
     """Returns the exit status of a command, its last words and the error of ours that they are of; None for a mistake
     in the code.
     """
     if exit_code_of(error) is None:
-        error = misnamed(error) or lack_of(error) or error
+        error = misnamed(error) or forbidden(error) or lack_of(error) or error
     code = exit_code_of(error)
     return None if code is None else (code, _sentence(shortened(str(error))), error)
 

@@ -28,7 +28,7 @@ from ...strategies.sync.routed import state_of_expert
 from ...tasks.contents import Contents
 from ...tracking.checksums import verdict_on_tensors
 from ...tracking.errors import CorruptRunError, RunNameError
-from ...tracking.files import NotRegularError, check_regular
+from ...tracking.files import NotRegularError, UnusableFileError, check_regular
 from ...tracking.run_directory import RunDirectory, is_run, run_names
 from ...tracking.text import did_you_mean
 from ..base import ROOT, checkpoint
@@ -137,12 +137,16 @@ def check(
 
 def differing(run: Path, ours: Contents, data: str, turned: bool = False) -> list[tuple[str, str]]:
     """Returns "classes" and "inputs" where the data name others, or in another order, than the data that the run's
-    model has learnt, each with a sentence. Nothing is known of a run that does not say, nor of data without names.
+    model has learnt, each with a sentence. Nothing is known of a run that does not say, or whose records cannot be
+    read, nor of data without names.
 
     Args:
         turned: the same names in another order alone.
     """
-    first, _ = RunDirectory(run).scan(1)
+    try:
+        first, _ = RunDirectory(run).scan(1)
+    except (OSError, UnusableFileError):
+        first = []
     learnt: Any = first[0].get("contents") if first else None
     orders: Any = learnt.get("orders") if isinstance(learnt, dict) else None
     found: list[tuple[str, str]] = []

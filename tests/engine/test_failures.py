@@ -18,6 +18,7 @@ from paceline.engine.base.blame import said
 from paceline.engine.base.errors import MachineError, WorkerFailedError
 from paceline.engine.base.failures import (
     LONGEST,
+    ending_of,
     exit_code_of,
     lack_of,
     lack_of_gpu,
@@ -51,7 +52,7 @@ class MuteError(Exception):
         raise RuntimeError
 
 
-def raised(raise_it: Callable[[], object]) -> BaseException:
+def raised(raise_it: Callable[[], object]) -> Any:
     with pytest.raises(BaseException) as caught:
         raise_it()
     return caught.value
@@ -237,6 +238,16 @@ def test_a_name_that_no_file_may_have_is_the_users() -> None:
     assert wrong is not None and wrong.exit_code == 2
     assert "cannot be the name of a file (File name too long)" in str(wrong) and len(str(wrong)) < 5000
     assert misnamed(FileNotFoundError(errno.ENOENT, "no")) is None
+
+
+def test_a_folder_that_this_user_may_not_open_is_the_machines_lack() -> None:
+    code, words, _ = ending_of(PermissionError(errno.EACCES, "Permission denied", "runs")) or (1, "", None)
+    assert (code, words) == (
+        3,
+        "runs: cannot be opened (Permission denied). Choose another folder, or change its mode.",
+    )
+    assert ending_of(PermissionError(errno.EPERM, "no file's")) is None
+    assert ending_of(raised(lambda: fail(PermissionError(errno.EACCES, "a user's", "data.bin")))) is None
 
 
 @pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shapes"), FileNotFoundError(2, "no")])

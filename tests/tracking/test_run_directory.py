@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs import needs_namespaces
 
+from paceline.engine.features.weights import differing
+from paceline.tasks.contents import Contents
 from paceline.tracking.checksums import marked
 from paceline.tracking.errors import CorruptRunError, RunNameError, StorageError
 from paceline.tracking.run_directory import RunDirectory, check_name, claimed, follow, run_names
+from paceline.tracking.summaries import summary_of
 
 ALLOWED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
@@ -421,3 +424,16 @@ def test_a_run_without_its_records_is_a_damaged_run_and_no_run_that_is_not_there
 
 def test_where_there_is_no_folder_there_are_no_runs(tmp_path):
     assert run_names(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+def test_records_that_are_no_file_are_said(kind: str, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "first")
+    run.metrics.unlink()
+    run.metrics.mkdir() if kind == "directory" else os.mkfifo(run.metrics)
+    with pytest.raises(CorruptRunError, match=rf"metrics\.jsonl is a (named )?{kind}, and only regular files are read"):
+        run.records()
+    (tmp_path / "first" / "summary.json").write_text("{")
+    assert summary_of(run)["status"] == "damaged"
+    contents = Contents({}, [], None, None, [], 0, [], [], [], "", {})
+    assert differing(run.path, contents, "digits") == []
