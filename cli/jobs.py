@@ -13,6 +13,7 @@ from .options import AllowModule
 from .output import aligned, note, show, show_json
 
 PAUSE = 0.5  # seconds between looks at growing logs
+LONGEST = 2**20  # bytes of a log's line that are printed as one
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run.", autocompletion=complete_source)]
 
@@ -96,17 +97,19 @@ def _print_from(path: Path, read: dict[Path, int], several: bool) -> None:
     """Print the whole lines that were added since the last look."""
     from ..tracking.files import UnusableFileError, open_regular
 
+    prefix = f"{path.stem}: " if several else ""
     try:
-        with open_regular(path) as file:
-            file.seek(read.get(path, 0))
-            found = file.read()
+        opened = open_regular(path)
     except (OSError, UnusableFileError):
         return
-    whole = found[: found.rfind(b"\n") + 1]
-    read[path] = read.get(path, 0) + len(whole)
-    prefix = f"{path.stem}: " if several else ""
-    for line in whole.decode(errors="replace").splitlines():
-        show(prefix + line)
+    with opened as file:
+        file.seek(read.get(path, 0))
+        while line := file.readline(LONGEST):
+            if not line.endswith(b"\n") and len(line) < LONGEST:  # it is being written
+                break
+            read[path] = read.get(path, 0) + len(line)
+            for piece in line.decode(errors="replace").splitlines():
+                show(prefix + piece)
     sys.stdout.flush()
 
 
