@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ..strategies.core.memory_format import laid_out
+
 
 @dataclass
 class Bucket:
@@ -32,7 +34,7 @@ class Bucket:
         """Sets the gradients of all parameters to the bucket's; parameters in `unused` get none."""
         for i in self.parameters:
             # a tensor of its own: a script may give it other memory (p.grad.data = ...)
-            parameters[i].grad = None if i in unused else self.views[i].detach()
+            parameters[i].grad = None if i in unused else laid_out(self.views[i].detach(), parameters[i])
 
 
 def key_of(members: Sequence[int]) -> str:

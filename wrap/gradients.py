@@ -22,6 +22,7 @@ from ..exchange.alike import digest, digest_of, first_apart, first_other, is_com
 from ..exchange.finishing import Finished, FinishesGradients
 from ..strategies import Sync
 from ..strategies.core.foreign import parameters_of
+from ..strategies.core.memory_format import laid_out
 from .errors import ScriptError
 from .strangers import Strangers
 
@@ -344,7 +345,7 @@ class Gradients:
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         gradient = gradient.detach().contiguous()
         self._comm.broadcast(gradient, src=0).wait()
-        parameter.grad = gradient
+        parameter.grad = laid_out(gradient, parameter)
 
 
 def _settings(group: dict[str, Any]) -> str:

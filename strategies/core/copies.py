@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...compat.copying import with_locks_and_files
 from ...compat.storages import storage_key
 from ...conf.errors import ConfigError
+from .memory_format import is_dense
 
 _DEEPEST = 4  # of lists in lists: one may hold itself
 Module = TypeVar("Module", bound=nn.Module)
@@ -71,14 +72,16 @@ def let_go(model: nn.Module, own: nn.Module) -> None:
 
 
 def give_own_memory(module: nn.Module) -> None:
-    """Gives each element of expanded parameters and buffers memory of its own: torch.expand's results cannot be written
-    to, and loading, summing and receiving write. A tensor that shares its memory with another one keeps it.
+    """Gives parameters and buffers dense memory, in which each element has its own place.
+
+    Loading, summing and receiving cannot write to results of torch.expand. Messages, and the fused optimizers of torch,
+    take a tensor's memory as one run, without the holes of a slice of columns. A tensor that shares its memory with
+    another one keeps it.
     """
     tensors = {id(each): each for each in _registered(module) if each.layout is torch.strided}.values()
     places = Counter(map(storage_key, tensors))
     for each in tensors:
-        is_expanded = any(size > 1 and stride == 0 for size, stride in zip(each.shape, each.stride(), strict=True))
-        if is_expanded and places[storage_key(each)] == 1:
+        if not is_dense(each) and places[storage_key(each)] == 1:
             each.data = each.detach().clone(memory_format=torch.contiguous_format)
 
 

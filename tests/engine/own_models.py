@@ -696,3 +696,11 @@ class Named(nn.Linear):
 
     def __init__(self, name: str = "plain") -> None:
         super().__init__(8, 2, bias=name == "biased")
+
+
+class Columns(nn.Linear):
+    """[n, 8] -> [n, 2]; its weights stand in memory column by column, as after a transposition."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 2)
+        self.weight.data = self.weight.detach().t().contiguous().t()

@@ -702,3 +702,15 @@ def test_a_label_is_not_taken_for_a_parameter_that_is_called_name() -> None:
         engine.prepare(words, allow_modules=["own_models"])
     for added, shapes in (("+model.name=biased", ["bias", "weight"]), ("+model.name=plain", ["weight"])):
         assert sorted(engine.prepare([*words, added], allow_modules=["own_models"]).plan().shapes) == shapes
+
+
+@pytest.mark.dist
+def test_a_run_with_weights_in_columns_resumes_bit_for_bit(train, tmp_path: Path) -> None:
+    kept = ["hardware=local", "checkpoint.every_steps=2", "optimizer=adam"]
+    whole = train("Columns", *kept, workers=1)
+    (tmp_path / "own-1").rename(tmp_path / "whole")
+    train("Columns", *kept, "steps=2", workers=1)
+    resumed = engine.run(["steps=4"], resume="own-1", allow_modules=["own_models"], root=tmp_path, quiet=True)
+    assert resumed is not None and whole.weights is not None
+    weights = load_file(resumed.weights), load_file(tmp_path / "whole" / "model.safetensors")
+    assert all(each.equal(weights[1][name]) for name, each in weights[0].items())

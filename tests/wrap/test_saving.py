@@ -165,6 +165,29 @@ def test_each_worker_goes_on_with_its_own_buffers(tmp_path: Path) -> None:
     assert rest == whole and whole[0] != whole[1]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_state_of_weights_that_stand_in_columns_is_loaded_in_columns(workers: int, tmp_path: Path) -> None:
+    def trained(comm: Comm, folder: str, stops: bool, resume: bool) -> dict[str, Any]:
+        model, _, loader = parts()
+        model.embedding.weight.data = model.embedding.weight.detach().t().contiguous().t()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, fused=True)
+        with joined(comm, folder, model, optimizer, loader, resume=resume) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+                if run.steps == 4:
+                    run.save()
+                    if stops:
+                        raise Stop
+        return weights_of(model)
+
+    whole = run_virtual(workers, trained, str(tmp_path / "whole"), False, False)
+    with pytest.raises(Stop):
+        run_virtual(workers, trained, str(tmp_path / "parts"), True, False)
+    assert identical(run_virtual(workers, trained, str(tmp_path / "parts"), False, True)[0], whole[0])
+
+
 GLOBAL: dict[str, Draws] = {
     "torch": lambda: torch.randperm(SAMPLES).tolist(),
     "python": lambda: random.sample(range(SAMPLES), SAMPLES),

@@ -1,0 +1,90 @@
+"""Weights that stand in memory in another order than row by row are trained, and resumed, like all others."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, images64, mlp64, serial, train
+from replicas import Life, live, saved_after
+from torch import Tensor, nn
+
+from paceline.exchange.clip import ByNorm
+from paceline.strategies.core.copies import give_own_memory
+from paceline.strategies.core.memory_format import is_dense, keep_layout, laid_out
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync.bsp import BSP
+from paceline.testing.fabrics import run_virtual
+
+TINY = 100 / 2**20  # MiB: buckets of 100 bytes
+
+
+def last() -> nn.Module:
+    return images64().to(memory_format=torch.channels_last)
+
+
+def columns() -> nn.Module:
+    """A matrix was transposed, as those of TensorFlow are, and one is part of a decomposition."""
+    model: Any = mlp64()
+    model[0].weight.data = model[0].weight.detach().t().contiguous().t()
+    model[2].weight.data = torch.linalg.qr(torch.randn(10, 10).double())[0][:, :8].t()
+    return model
+
+
+def fused(kind: Any, parameters: Any) -> torch.optim.Optimizer:
+    optimizer = kind(parameters, lr=0.05, fused=True, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
+    keep_layout(optimizer)
+    return optimizer
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "channels_last": (last, (1, 8, 8)),
+    "columns": (columns, (FEATURES,)),
+}
+MODES: dict[str, Callable[[], BSP]] = {
+    "bsp": BSP,
+    "find_unused": lambda: BSP(bucket_mb=TINY, find_unused=True),
+    "clip": lambda: BSP(clip=ByNorm(0.1)),
+}
+
+
+def case_of(model: str, kind: Any, sizes: list[list[int]]) -> Case:
+    make, shape = MODELS[model]
+    return Case(sizes, model=make, optimizer=partial(fused, kind), shape=shape)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("mode", MODES)
+def test_replicas_with_a_fused_optimizer_equal_one_worker(model: str, kind: Any, mode: str) -> None:
+    case = case_of(model, kind, [[3, 2]] * 3)
+    [alone] = run_virtual(1, train, Plan(DataParallel(), MODES[mode](), case_of(model, kind, [[5]] * 3)))
+    for result in run_virtual(2, train, Plan(DataParallel(), MODES[mode](), case)):
+        assert distance(result["weights"], alone["weights"]) < ROUNDING
+    if mode != "clip":
+        assert distance(alone["weights"], serial(case)) < ROUNDING
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_state_of_a_fused_optimizer_is_loaded_in_the_format_of_its_weights(model: str, replicas: int) -> None:
+    case = case_of(model, torch.optim.AdamW, [[2] * replicas] * 4)
+    whole = run_virtual(replicas, live, Life(BSP(), case))
+    resumed = run_virtual(replicas, live, Life(BSP(), case, saved=saved_after(whole, 2), start=2))
+    assert identical(resumed[0]["weights"], whole[0]["weights"])
+
+
+def test_a_slice_of_columns_is_given_dense_memory() -> None:
+    model: Any = nn.Linear(4, 16)
+    model.weight = nn.Parameter(torch.arange(256.0).reshape(16, 16)[:, :4])
+    assert not is_dense(model.weight)
+    give_own_memory(model)
+    assert is_dense(model.weight) and model.weight[1].tolist() == [16, 17, 18, 19]
+
+
+def test_a_tensor_in_the_format_of_another_keeps_its_values() -> None:
+    weight, values = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(2, 3, 4, 5).double()
+    found: Tensor = laid_out(values, weight)
+    assert found.stride() == weight.stride() and found.dtype == torch.float64 and found.equal(values)
+    assert laid_out(found, weight) is found
