@@ -1,7 +1,7 @@
 """Plans a run and its cost: nothing is trained, no data are needed, no process is started."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -378,6 +378,16 @@ def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mappin
     return {**along, axis: [added(each, own) for each in along[axis]]}, over_axes
 
 
+def _readonly(parts: Parts, module: nn.Module) -> AbstractContextManager[object]:
+    """Refuses writes of a forward pass to weights that the strategy, or the sync mode, keeps elsewhere."""
+    if parts.strategy.traits.drops_writes:
+        return ReadOnlyWeights(dict(module.named_parameters()), "strategy", "strategy=data_parallel")
+    if parts.sync.traits.drops_writes:
+        trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        return ReadOnlyWeights(trained, "sync", "sync=bsp")
+    return nullcontext()
+
+
 def _activations(
     experiment: Experiment, parts: Parts, inputs: Samples, targets: Samples, device: torch.device
 ) -> list[int]:
@@ -408,8 +418,7 @@ def _activations(
             for each in passes:
                 # privacy=dp_sgd takes the gradients of samples through a copy of the model
                 called = nullcontext() if parts.strategy.setting.privacy else only_called(parts.modules[part])
-                readonly = ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext()
-                with readonly, called:
+                with _readonly(parts, parts.modules[part]), called:
                     ends.append(each.forward())
                 if second is not None:
                     looking.check_held(experiment, [parts.model, *parts.modules], ends[-1])

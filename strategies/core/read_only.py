@@ -1,9 +1,10 @@
-"""Refuses a model that writes to its parameters in a forward pass, where a strategy would drop what it wrote.
+"""Refuses a model that writes to its parameters in a forward pass, where a strategy or a sync mode drops such writes.
 
 A max-norm constraint, an embedding with `max_norm` and an initialisation from the first batch do so. A strategy that
 gathers weights for a pass, or steps with copies of them, trains on from the old values without a word.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -14,12 +15,18 @@ from ...conf.errors import ConfigError
 
 
 class ReadOnlyWeights(TorchDispatchMode):
-    """A context for a forward pass through `part`. Raises `ConfigError` at its end."""
+    """A context for a forward pass. Raises `ConfigError` at its end."""
 
-    def __init__(self, part: nn.Module) -> None:
+    def __init__(self, weights: Mapping[str, nn.Parameter], group: str, instead: str) -> None:
+        """Takes the parameters that may not be written to, by name.
+
+        Args:
+            group: That of the choice that would drop the change.
+            instead: The choice that keeps it.
+        """
         super().__init__()
-        self._part = part
-        self._before = {name: storage_key(each) for name, each in part.named_parameters()}
+        self._weights, self._group, self._instead = weights, group, instead
+        self._before = {name: storage_key(each) for name, each in weights.items()}
         self._written: set[int] = set()
 
     def __torch_dispatch__(
@@ -32,10 +39,10 @@ class ReadOnlyWeights(TorchDispatchMode):
         super().__exit__(kind, error, trace)
         if error is not None:
             return
-        for name, each in self._part.named_parameters():
-            if storage_key(each) != self._before.get(name) or self._before[name] in self._written:
+        for name, each in self._weights.items():
+            if storage_key(each) != self._before[name] or self._before[name] in self._written:
                 raise ConfigError(
-                    f"the model changes its parameter {name} in its forward pass, and this strategy would drop the "
-                    "change, as it keeps weights elsewhere. Choose strategy=data_parallel.",
-                    about=("strategy",),
+                    f"the model changes its parameter {name} in its forward pass, and this choice would drop the "
+                    f"change, as it keeps weights elsewhere. Choose {self._instead}.",
+                    about=(self._group,),
                 )

@@ -103,6 +103,8 @@ class SyncTraits:
     state_agrees: bool = True  # so is what `state_dict` gives, so that replica 0 may save for all
     entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
 
+    drops_writes: bool = False  # what a forward pass writes to trained parameters would be lost, and is refused
+
     # Limits. A text says why something is impossible; "" stands for possible.
     whole_replica: str = ""  # why a replica must be one worker
     over_parts: str = ""  # what it means for replicas of several parts, where that is not plain

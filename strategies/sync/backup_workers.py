@@ -87,6 +87,7 @@ class BackupWorkers(SyncWithServers):
         synchronous=False,
         weights_agree=False,
         steps_on_workers=False,
+        drops_writes=True,
         whole_replica="could give the stages of one replica different versions of the weights",
     )
 

@@ -98,6 +98,7 @@ class Composed(LocalSteps):
             entrywise=all(one.entrywise for one in each),
             may_begin_anew=all(one.may_begin_anew for one in each),
             hooked=all(one.hooked for one in each),
+            drops_writes=any(one.drops_writes for one in each),
             sends_changes=any(one.sends_changes for one in each),
             requires=(),
             **texts,

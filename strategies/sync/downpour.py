@@ -70,7 +70,14 @@ from .servers import ServerSync
 class Downpour(ServerSync):
     """Nobody waits: servers step with each push as it comes."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True, aggregates="pushes", one_by_one=True)
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        survives=True,
+        drops_writes=True,
+        aggregates="pushes",
+        one_by_one=True,
+    )
 
     def __init__(
         self,

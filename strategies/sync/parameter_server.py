@@ -63,7 +63,7 @@ from .servers import ServerSync
 class ParameterServer(ServerSync):
     """Each step waits for all pushes."""
 
-    traits = SyncTraits(steps_on_workers=False, steps_together=True)
+    traits = SyncTraits(steps_on_workers=False, steps_together=True, drops_writes=True)
 
     def __init__(
         self,

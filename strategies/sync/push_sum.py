@@ -56,7 +56,10 @@ class PushSum(MeanOfReplicas):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
-        weights_agree=False, unaveraged="trains weights whose mean over workers is not what is evaluated", survives=True
+        weights_agree=False,
+        unaveraged="trains weights whose mean over workers is not what is evaluated",
+        survives=True,
+        drops_writes=True,
     )
 
     def __init__(

@@ -81,7 +81,12 @@ class SSP(ServerSync):
     """A worker goes on while the slowest is at most s clocks behind."""
 
     traits = SyncTraits(
-        synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, aggregates="clocks"
+        synchronous=False,
+        weights_agree=False,
+        steps_on_workers=False,
+        survives=True,
+        drops_writes=True,
+        aggregates="clocks",
     )
 
     def __init__(

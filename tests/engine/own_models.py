@@ -704,3 +704,16 @@ class Columns(nn.Linear):
     def __init__(self) -> None:
         super().__init__(8, 2)
         self.weight.data = self.weight.detach().t().contiguous().t()
+
+
+class Bounded(nn.Module):
+    """[n, 8] -> [n, 2]; bounds a weight in each pass, as CLIP does its scale."""
+
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(8, 2), nn.Parameter(torch.full((1,), 3.0), requires_grad=trained)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.scale.clamp_(0, 2)
+        return self.layer(x) * self.scale

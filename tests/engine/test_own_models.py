@@ -229,7 +229,7 @@ def test_a_first_stage_may_be_frozen_in_mid_run(train, schedule: str) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("sync", ["asp", pytest.param("local_sgd", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sync", ["gossip", pytest.param("local_sgd", marks=pytest.mark.slow)])
 def test_other_memory_under_a_parameter_is_a_change_of_its_values(train, tmp_path: Path, sync: str) -> None:
     made = []
     for kind in ("in_place", "replaced"):
@@ -541,8 +541,21 @@ def test_a_model_that_trains_with_running_statistics_resumes_bit_for_bit(
 
 def test_an_embedding_that_holds_its_weights_to_a_norm_is_refused_where_that_would_be_lost() -> None:
     model = nn.Sequential(nn.Embedding(8, 4, max_norm=1.0), nn.Linear(4, 2))
-    with pytest.raises(ConfigError, match=r"changes its parameter 0\.weight"), ReadOnlyWeights(model):
+    weights = dict(model.named_parameters())
+    with pytest.raises(ConfigError, match=r"changes its parameter 0\.weight"), ReadOnlyWeights(weights, "", ""):
         model(torch.tensor([1, 2]))
+
+
+DROPPING = ["parameter_server", "asp", "asp sync.fetch=2", "ssp", "backup_workers", "push_sum"]
+
+
+@pytest.mark.parametrize("mode", [*DROPPING, "bsp", "hogwild", "local_sgd", "fedavg", "easgd", "gossip"])
+def test_weights_that_a_forward_pass_bounds_stay_so_or_the_sync_mode_is_refused(plan, mode: str) -> None:
+    chosen = [*QUICK, "data={_target_:own_models.Rows}", "hardware.workers=2", "batch_size=16", *f"sync={mode}".split()]
+    refused = pytest.raises(ConfigError, match=r"sync=\w+: .* its parameter scale .* would drop .* Choose sync=bsp")
+    with refused if mode in DROPPING else nullcontext():
+        plan([*chosen, "model={_target_:own_models.Bounded}"])
+    plan([*chosen, "model={_target_:own_models.Bounded,trained:false}"])
 
 
 @pytest.mark.parametrize("told", [(), ("strategy.batch_norm=all",)])
