@@ -97,7 +97,8 @@ class Task(ABC):
             names = numbers if spec.targets == "numbers" else labels
             raise ConfigError(
                 f"task={task}: learns {self.targets}, and the targets of data={data} are {spec.targets} "
-                f"({spec.target_dtype}); {names} learns them"
+                f"({spec.target_dtype}). Choose data.kind={self.targets}, which data=table, arrays and hugging_face "
+                f"have, or {names}."
             )
 
     def check_targets(self, what: str, targets: Tensor) -> None:

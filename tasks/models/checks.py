@@ -1,5 +1,7 @@
 """Checks that data have the properties that a model needs, each refused in one sentence."""
 
+from math import prod
+
 from ...conf.errors import ConfigError
 from ..base import DataSpec
 
@@ -10,6 +12,11 @@ def need_numbers(model: str, spec: DataSpec) -> None:
     """Raises ConfigError unless a sample is a float tensor with one label, or with numbers to predict."""
     need_floats(model, spec)
     if spec.target_shape and spec.targets == "labels":
+        if prod(spec.target_shape) == 1:
+            raise ConfigError(
+                f"model={model} predicts one label a sample, and the labels of these data have the shape [samples, "
+                f"{', '.join(map(str, spec.target_shape))}]. Save them as [samples]."
+            )
         raise ConfigError(
             f"model={model} predicts one label a sample, and these data have {list(spec.target_shape)}. Choose "
             "model=gpt for a text, or model=unet for images."

@@ -267,10 +267,11 @@ NUMBERS = DataSpec((6,), torch.float32, (2,), train_size=10, test_size=5, target
 def test_a_task_takes_its_own_targets_alone_and_a_model_of_as_many_outputs(task: Task) -> None:
     own, other = (LABELS, NUMBERS) if task.targets == "labels" else (NUMBERS, LABELS)
     task.check_data("mine", "its", own)
-    said = r"task=mine: learns \w+, and the targets of data=its are \w+ .*task=\w+"
+    said = r"task=mine: learns \w+, and the targets of data=its are \w+ .* Choose data\.kind=(\w+), .*task=\w+"
     with pytest.raises(ValueError, match=said) as caught:
         task.check_data("mine", "its", other)
     assert getattr(caught.value, "exit_code", None) == 2
+    assert f"data.kind={task.targets}" in str(caught.value)
     width = own.outputs
     assert task.outputs(own) == (width,)
     assert task.accepts(torch.zeros(3, width), own)

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -276,3 +277,10 @@ def test_a_model_that_does_not_fit_is_bad_configuration(build: Callable[[], nn.M
     with pytest.raises(ConfigError, match=names) as caught:
         build()
     assert caught.value.exit_code == 2
+
+
+def test_labels_in_a_column_of_their_own_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"have the shape \[samples, 1\]\. Save them as \[samples\]"):
+        MLP(replace(DIGITS, target_shape=(1,)))
+    with pytest.raises(ConfigError, match=r"these data have \[3\]\. Choose model=gpt"):
+        MLP(replace(DIGITS, target_shape=(3,)))
