@@ -81,6 +81,8 @@ class Gradients:
         if looks and self._made and self._asks:
             self._asks = False
             for each, gradient in had:
+                if not bool(gradient.any()):  # the script has set it to zero
+                    continue
                 each.grad = zeros = torch.zeros_like(gradient)
                 self._zeros.append((each, zeros, version_of(zeros)))
 

@@ -243,7 +243,12 @@ def after_the_step(run: Any, when: str) -> None:
         run.model.zero_grad()
 
 
-DROPS = [never, by_the_optimizer, by_the_model, by_zeros, after_the_step]
+def zeros_after_the_step(run: Any, when: str) -> None:
+    if when == "after":
+        run.optimizer.zero_grad(set_to_none=False)
+
+
+DROPS = [never, by_the_optimizer, by_the_model, by_zeros, after_the_step, zeros_after_the_step]
 
 
 @pytest.mark.parametrize("size", [1, 2])
