@@ -3,8 +3,8 @@ functions in a layer (a forward that was replaced, a hook) that close over layer
 """
 
 import copy
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from types import CellType, FunctionType, MethodType
@@ -75,14 +75,31 @@ def give_own_memory(module: nn.Module) -> None:
     """Gives parameters and buffers dense memory, in which each element has its own place.
 
     Loading, summing and receiving cannot write to results of torch.expand. Messages, and the fused optimizers of torch,
-    take a tensor's memory as one run, without the holes of a slice of columns. A tensor that shares its memory with
-    another one keeps it.
+    take a tensor's memory as one run, without the holes of a slice of columns. A tensor that has elements in common
+    with another one keeps its memory.
     """
-    tensors = {id(each): each for each in _registered(module) if each.layout is torch.strided}.values()
-    places = Counter(map(storage_key, tensors))
+    sharing = defaultdict[Any, list[Tensor]](list)
+    for each in {id(each): each for each in _registered(module) if each.layout is torch.strided}.values():
+        sharing[storage_key(each)].append(each)
+    for tensors in sharing.values():
+        loose = [each for each in tensors if not is_dense(each)]
+        if loose and not _overlap(tensors):
+            for each in loose:
+                each.data = each.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether two tensors of one storage have elements in common. Those of several dtypes are taken to."""
+    if len(tensors) == 1 or len({each.dtype for each in tensors}) > 1:
+        return len(tensors) > 1
+    is_taken = torch.zeros(tensors[0].untyped_storage().nbytes() // tensors[0].element_size(), dtype=torch.bool)
     for each in tensors:
-        if not is_dense(each) and places[storage_key(each)] == 1:
-            each.data = each.detach().clone(memory_format=torch.contiguous_format)
+        shape = [1 if stride == 0 else size for size, stride in zip(each.shape, each.stride(), strict=True)]
+        own = is_taken.as_strided(shape, each.stride(), each.storage_offset())
+        if bool(own.any()):
+            return True
+        own.fill_(True)
+    return False
 
 
 def closed_over(module: nn.Module) -> Iterator[Tensor]:

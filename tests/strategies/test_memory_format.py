@@ -21,7 +21,8 @@ TINY = 100 / 2**20  # MiB: buckets of 100 bytes
 
 
 def last() -> nn.Module:
-    return images64().to(memory_format=torch.channels_last)
+    model: Any = images64()
+    return model.to(memory_format=torch.channels_last)
 
 
 def columns() -> nn.Module:
@@ -81,6 +82,20 @@ def test_a_slice_of_columns_is_given_dense_memory() -> None:
     assert not is_dense(model.weight)
     give_own_memory(model)
     assert is_dense(model.weight) and model.weight[1].tolist() == [16, 17, 18, 19]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_slices_of_one_matrix_are_given_dense_memory_unless_they_have_elements_in_common(device: str) -> None:
+    model: Any = nn.ParameterDict()
+    whole = torch.arange(96.0, device=device).reshape(8, 12)
+    model["q"], model["k"], model["v"] = map(nn.Parameter, whole.chunk(3, dim=1))
+    give_own_memory(model)
+    assert all(map(is_dense, model.values()))
+    assert device == "meta" or torch.cat([*model.values()], dim=1).equal(whole)
+    first = model["q"] = nn.Parameter(whole[:, :4])
+    model["k"] = nn.Parameter(whole[:, 3:8])
+    give_own_memory(model)
+    assert model["q"] is first and not is_dense(first) and not is_dense(model["k"])
 
 
 def test_a_tensor_in_the_format_of_another_keeps_its_values() -> None:
