@@ -81,7 +81,7 @@ def _bucket(indices: list[int], tensors: list[Tensor]) -> Bucket:
 def put_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
     """Gives the parameters these gradients for a step. An optimizer may have dropped or replaced those before."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
+        parameter.grad = laid_out(gradient, parameter)
 
 
 def views_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -103,6 +103,14 @@ class DeepSpeedPipeline(StagedStrategy):
         return self._ours.resolved(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
+        for name, parameter in model.named_parameters():
+            if not parameter.is_contiguous():
+                raise ConfigError(
+                    f"parameter {name} is not contiguous in memory, such as a transposed tensor or one in "
+                    "channels_last, and DeepSpeed takes contiguous ones alone. Choose strategy=pipeline, or "
+                    "contiguous().",
+                    about=("strategy",),
+                )
         parts = self._ours.split(in_one_dtype(model, "strategy=deepspeed_pipeline", torch.float32))
         if len({tuple(holders) for holders in tied(parts).values()}) > 1:
             raise ConfigError(

@@ -200,6 +200,7 @@ class TorchPipelining(StagedStrategy):
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
         """Returns the input of each stage and the output of the last, for meta inputs: shapes and dtypes only."""
         left = self._ours.activations(parts, inputs, len(self._ours.holders))
+        left = [each.detach().contiguous() for each in left]  # as it is sent
         return [inputs, *(each.requires_grad_(each.is_floating_point()) for each in left)]
 
     def measured(self, held: Memory) -> Memory:

@@ -36,6 +36,7 @@ from .core.batch import Batch, BeforeBackward
 from .core.copies import let_go, without_data
 from .core.cost import Traffic, Transfers, World
 from .core.loss import Loss
+from .core.memory_format import laid_out
 from .core.mesh import Mesh
 from .core.placements import gather
 from .core.state import state_with
@@ -159,7 +160,7 @@ class _LocalUpdate(Sync):
                 parameter = self._strategy.whole.get_parameter(name)
                 assert isinstance(parameter, DTensor)
                 gradient = gradient.redistribute(placements=parameter.placements).to_local()
-            mine.grad = gradient
+            mine.grad = gradient if gradient is None else laid_out(gradient, mine)
         self.clip_gradients()
         self.optimizer.step()
 

@@ -17,14 +17,17 @@ SEVERAL = {"interleaved": "Interleaved1F1B", "zb_h1": "InterleavedZeroBubble"}  
 
 
 class _ChunkStage(nn.Module):
-    """One of a worker's chunks. It and the loss may change the batch in place, whose micro-batches are views."""
+    """One of a worker's chunks. It and the loss may change the batch in place, whose micro-batches are views.
+
+    Its output is sent from where its entries are, and so is contiguous.
+    """
 
     def __init__(self, part: Chunks, chunk: int) -> None:
         super().__init__()
         self._part, self._chunk = part, chunk
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._part(input if input.requires_grad else input.data, self._chunk)
+        return self._part(input if input.requires_grad else input.data, self._chunk).contiguous()
 
 
 class TorchSchedule:

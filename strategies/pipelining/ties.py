@@ -20,6 +20,7 @@ from ...comm import Comm
 from ...exchange.collectives import Fabric
 from ...exchange.collectives.base import added
 from ..core.cost import Traffic, World, payload
+from ..core.memory_format import laid_out
 
 
 def tied(parts: Sequence[nn.Module]) -> dict[str, list[int]]:
@@ -69,6 +70,7 @@ class Ties:
         for weight, group in self._weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-            weight.grad = weight.grad.contiguous()
+            gradient = weight.grad.contiguous()
             with group.timeline.named("tied gradients"):
-                group.all_reduce(weight.grad).wait()
+                group.all_reduce(gradient).wait()
+            weight.grad = laid_out(gradient, weight)

@@ -53,6 +53,7 @@ from ...exchange.flat import check_one_dtype
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Transfers, World
+from ..core.memory_format import laid_out
 from ..core.schedule import scaled
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits, drop_gradients
@@ -143,7 +144,7 @@ class Dion(Sync):
             x.grad = torch.zeros_like(x) if x.grad is None else x.grad.mul_(self._share)
         found = self._sum([x.grad for x in self._others if x.grad is not None], "gradients")
         for x, gradient in zip(self._others, found, strict=True):
-            x.grad = gradient
+            x.grad = laid_out(gradient, x)
         self.optimizer.step()
 
     def _sum(self, tensors: list[Tensor], name: str) -> list[Tensor]:

@@ -8,13 +8,16 @@ import pytest
 import torch
 from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, images64, mlp64, serial, train
 from replicas import Life, live, saved_after
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from paceline import engine
 from paceline.exchange.clip import ByNorm
 from paceline.strategies.core.copies import give_own_memory
 from paceline.strategies.core.memory_format import is_dense, keep_layout, laid_out
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.dion import Dion
 from paceline.testing.fabrics import run_virtual
 
 TINY = 100 / 2**20  # MiB: buckets of 100 bytes
@@ -74,6 +77,46 @@ def test_the_state_of_a_fused_optimizer_is_loaded_in_the_format_of_its_weights(m
     whole = run_virtual(replicas, live, Life(BSP(), case))
     resumed = run_virtual(replicas, live, Life(BSP(), case, saved=saved_after(whole, 2), start=2))
     assert identical(resumed[0]["weights"], whole[0]["weights"])
+
+
+def test_dion_steps_with_gradients_in_the_format_of_their_weights() -> None:
+    """It sums those of the convolutions itself."""
+
+    def weights(make: Callable[[], nn.Module]) -> Any:
+        case = Case([[3, 2]] * 3, model=make, optimizer=partial(fused, torch.optim.AdamW), shape=(1, 8, 8))
+        return run_virtual(2, live, Life(Dion(rank=2), case))[0]["weights"]
+
+    assert distance(weights(last), weights(images64)) < ROUNDING
+
+
+class Formatted(nn.Sequential):
+    """A stage ends with images in channels_last; a matrix is transposed."""
+
+    def __init__(self, formats: bool = True) -> None:
+        inner = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()
+        super().__init__(*inner, nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+        for weight in self.parameters() if formats else ():
+            if weight.dim() == 4:
+                weight.data = weight.detach().contiguous(memory_format=torch.channels_last)
+            elif weight.dim() == 2:
+                weight.data = weight.detach().t().contiguous().t()
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "strategy", ["torch_tensor", "torch_pipelining", "deepspeed_pipeline", "pipeline", "torch_ddp"]
+)
+def test_no_strategy_trains_otherwise_in_another_format(here: Any, strategy: str) -> None:
+    own = ["optimizer=adam", "hardware.workers=2", "batch_size=16", "steps=6", "data.limit=96", "tracking=none"]
+
+    def weights(formats: bool) -> Any:
+        model = f"model={{_target_:{__name__}.Formatted,formats:{formats}}}"
+        run = engine.run([model, f"strategy={strategy}", *own], allow_modules=[__name__], quiet=True)
+        return load_file(run.path / "model.safetensors")
+
+    assert distance(weights(True), weights(False)) < 1e-5
 
 
 def test_a_slice_of_columns_is_given_dense_memory() -> None:

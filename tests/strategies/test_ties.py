@@ -117,6 +117,19 @@ def test_every_schedule_accumulates_as_serial_training_and_copies_are_alike_afte
             assert torch.equal(first[SHARED], last[SHARED])
 
 
+def transposed64() -> nn.Sequential:
+    model = tied64()
+    shared = model.get_parameter(SHARED)
+    shared.data = shared.detach().t().contiguous().t()
+    return model
+
+
+def test_a_fused_optimizer_takes_the_sum_for_a_weight_that_is_transposed_in_memory(virtual_workers: Any) -> None:
+    case = Case([[4]] * 3, model=transposed64, optimizer=lambda its: torch.optim.AdamW(its, lr=0.05, fused=True))
+    _, whole = run(virtual_workers, Pipeline(2, "gpipe", 2, cut=[2]), case)
+    assert distance(whole, serial(case)) < ROUNDING
+
+
 @pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("sync", [BSP(), BSP(bucket_mb=1e-4, first_bucket_mb=1e-4), BSP(find_unused=True)])
