@@ -219,3 +219,28 @@ def test_an_optimizer_that_calls_its_closure_more_than_once_is_refused(root: str
     model, _, loader = parts()
     with pytest.raises(ConfigError, match=r"optimizer=LBFGS: calls its closure.*Choose"):
         wrap(model, torch.optim.LBFGS(model.parameters()), loader, root=root)
+
+
+def test_the_gradient_of_worker_0_comes_in_the_memory_format_of_its_weight(root: str) -> None:
+    def trained(comm: Comm | None) -> Any:
+        model, _, loader = parts(samples=16, shuffle=False)
+        model.embedding.weight.data = model.embedding.weight.detach().t().contiguous().t()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, fused=True)
+        if comm is None:
+            for batch in loader:
+                optimizer.zero_grad()
+                model(**batch).loss.backward()
+                optimizer.step()
+            return weights_of(model)
+        with joined(comm, root, model, optimizer, loader) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.optimizer.zero_grad()
+                run.backward(run.model(**batch).loss)
+                if run.rank == 1:
+                    model.embedding.weight.grad.add_(1.0)
+                run.optimizer.step()
+        return weights_of(model)
+
+    for weights in run_virtual(2, trained):
+        assert distance(weights, trained(None)) < EXACT
