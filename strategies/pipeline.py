@@ -67,6 +67,8 @@ from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 
+MOST_PASSES = 2**20  # of micro-batches through chunks of stages, in a step: each has an entry in the schedule
+
 ScheduleKnob = (
     Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"] | str | list[str]
 )
@@ -103,6 +105,11 @@ class Pipeline(StagedStrategy):
         self.mesh, self.schedule_name = Mesh({"stage": stages}), schedule
         self.micro_batches = 1 if schedule in ("naive", "pipedream") else micro_batches
         self.chunks = chunks or (2 if schedule in ("interleaved", "zb_v") else 1)
+        if stages * self.micro_batches * self.chunks > MOST_PASSES:
+            raise ConfigError(
+                f"strategy.micro_batches={self.micro_batches}: makes a schedule of more than {MOST_PASSES:,} passes, "
+                f"with {stages} stages and strategy.chunks={self.chunks}. Choose fewer of them."
+            )
         self.cut, self.recompute = cut, recompute
         self.reads: Reads | None = reads_of(schedule, self.chunks, vertical_sync)  # None: with a flush
         self.updates = Updates() if self.reads else None

@@ -313,7 +313,7 @@ class Experiment(_Choices):
     steps: Positive | None
     batch_size: Annotated[int, Ge(1), Le(2**31 - 1)]
     drop_last: bool = False
-    accumulate: Annotated[int, Ge(1), Le(2**31 - 1)] = 1
+    accumulate: Annotated[int, Ge(1), Le(2**20)] = 1  # each is an entry of lists
     compile: bool = False
     target_accuracy: Annotated[float, Ge(0), Le(1)]
     stop_at_target: bool = False

@@ -484,3 +484,12 @@ def test_to_recompute_from_an_input_that_was_changed_is_refused(device):
     part = Chunks(model, [blocks_of(model)])
     with pytest.raises(ConfigError, match=r"strategy\.recompute=true: the model changes its input in place"):
         forward(part, 0, torch.zeros(2, FEATURES, device=device), True)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"micro_batches": 10**9}, {"schedule": "interleaved", "chunks": 10**9}, {"schedule": "pipedream_2bw"}],
+)
+def test_a_schedule_that_would_fill_the_memory_is_refused(knobs):
+    with pytest.raises(ConfigError, match=r"strategy\.micro_batches=\d+: makes a schedule of more than 1,048,576"):
+        Pipeline(**{"micro_batches": 10**9, **knobs})
