@@ -57,6 +57,8 @@ def read(path: str) -> dict[str, Any]:
         if file.exists() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
             raise ConfigError(f"strategy.config={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
         theirs = json.loads(file.read_text())
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
     except RecursionError:

@@ -60,6 +60,8 @@ def _read(path: str) -> list[str]:
         if file.exists() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
             raise ConfigError(f"strategy.schedule={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
         rows = file.read_text().splitlines()
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"strategy.schedule={path}: cannot be read: {error}") from None
     while rows and not rows[-1].strip():

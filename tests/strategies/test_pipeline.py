@@ -33,10 +33,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from paceline.conf.errors import ConfigError
 from paceline.strategies.core.balance import balanced
 from paceline.strategies.core.batch import Batch
+from paceline.strategies.external import deepspeed_settings
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks, weights_of
 from paceline.strategies.pipelining.execute import forward
+from paceline.strategies.pipelining.own import rows_of
 from paceline.strategies.pipelining.split_backward import backward_to_input
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
@@ -493,3 +495,13 @@ def test_to_recompute_from_an_input_that_was_changed_is_refused(device):
 def test_a_schedule_that_would_fill_the_memory_is_refused(knobs):
     with pytest.raises(ConfigError, match=r"strategy\.micro_batches=\d+: makes a schedule of more than 1,048,576"):
         Pipeline(**{"micro_batches": 10**9, **knobs})
+
+
+@pytest.mark.parametrize(
+    "read", [deepspeed_settings.read, lambda path: rows_of(path, 2, 4, 1, ())], ids=["config", "schedule"]
+)
+def test_a_file_that_is_none_is_refused_in_one_sentence(read, tmp_path):
+    (tmp_path / "x.csv").mkdir()
+    with pytest.raises(ConfigError) as refused:
+        read(str(tmp_path / "x.csv"))
+    assert str(refused.value).count("strategy.") == 1 and "must be a regular file" in str(refused.value)
