@@ -44,10 +44,18 @@ def choices_of(group: str, config_dir: Path | None = None) -> list[Choice]:
 
 def section(group: str, name: object, config_dir: Path | None) -> DictConfig | None:
     """Returns what the file of this choice says, which nobody may change; None where only Hydra knows."""
+    content = stated(group, name, config_dir)
+    return None if content is None or "defaults" in content else content
+
+
+def stated(group: str, name: object, config_dir: Path | None) -> DictConfig | None:
+    """Returns what the choice's own file says, beside which its `defaults` may say more; None where it says it of
+    another section.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or (file := file_of(group, name, config_dir)) is None:
         return None
     told = file.stat()
-    return _read(file, told.st_mtime_ns, told.st_size)
+    return _content(file, told.st_mtime_ns, told.st_size)
 
 
 def fills_its_own_section(group: str, name: object, config_dir: Path | None) -> bool:
@@ -69,11 +77,6 @@ def fills_its_own_section(group: str, name: object, config_dir: Path | None) -> 
 
 def _ours(group: str) -> list[str]:
     return [file.stem for file in (CONF / group).glob("*.yaml")]
-
-
-def _read(file: Path, changed: int, size: int) -> DictConfig | None:
-    content = _content(file, changed, size)
-    return None if content is None or "defaults" in content else content
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from typing import Any
 from ...conf.errors import ConfigError
 from ...conf.grammar import as_override
 from ...tracking.redact import hide_in_urls
-from .choice_files import file_of, section
+from .choice_files import file_of, stated
 
 RECEIVERS = {
     "tracking": ("uri", "entity"),
@@ -44,7 +44,7 @@ def check_receivers(
     keys = set(typed)
     for group, names in RECEIVERS.items():
         its = sections.get(group)
-        own = section(group, choices.get(group), config_dir) or {}
+        own = stated(group, choices.get(group), config_dir) or {}
         for key, value in its.items() if isinstance(its, Mapping) else ():
             if key in names and _names(value) and f"{group}.{key}" not in keys and own.get(key) != value:
                 _refuse(source, f"{group}.{key}", value)

@@ -129,6 +129,19 @@ def test_a_launcher_of_a_given_directory_is_typed_and_a_preset_with_commands_is_
         compose(["experiment=far"], tmp_path)
 
 
+def test_a_choice_that_is_typed_may_begin_with_one_of_ours(tmp_path: Path) -> None:
+    theirs(tmp_path / "launcher" / "lab.yaml", "defaults: [slurm]\nsetup: [date]\n")
+    theirs(tmp_path / "launcher" / "other.yaml", "defaults: [lab]\ngrace: 60\n")
+    theirs(tmp_path / "tracking" / "ours.yaml", f"defaults: [mlflow]\nuri: {SERVER}\n")
+    theirs(tmp_path / "experiment" / "far.yaml", "# @package _global_\ndefaults:\n  - override /launcher: lab\n")
+    theirs(tmp_path / "experiment" / "own.yaml", "# @package _global_\nlauncher: {setup: [whoami]}\n")
+    assert compose(["launcher=lab"], tmp_path).choice("launcher").knobs["setup"] == ["date"]
+    assert compose(["tracking=ours"], tmp_path).tracking["uri"] == SERVER
+    for given in (["experiment=far"], ["launcher=lab", "experiment=own"], ["launcher=other"]):
+        with pytest.raises(ConfigError, match=r"launcher\.setup=\[\w+\]: --config-dir .* would have that run as you"):
+            compose(given, tmp_path)
+
+
 def test_a_sweeps_file_with_commands_is_refused(tmp_path: Path) -> None:
     command = "method: grid\ncommand: ['paceline', 'train', '${args_no_hyphens}']\n"
     swept = "parameters:\n  launcher: {value: slurm}\n  seed: {values: [1, 2]}\n  launcher.setup: {value: '[date]'}\n"
