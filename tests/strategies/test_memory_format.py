@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.exchange.clip import ByNorm
 from paceline.strategies.core.copies import give_own_memory
 from paceline.strategies.core.memory_format import is_dense, keep_layout, laid_out
@@ -105,9 +106,7 @@ class Formatted(nn.Sequential):
 @pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "strategy", ["torch_tensor", "torch_pipelining", "deepspeed_pipeline", "pipeline", "torch_ddp"]
-)
+@pytest.mark.parametrize("strategy", ["torch_tensor", "torch_pipelining", "pipeline", "torch_ddp"])
 def test_no_strategy_trains_otherwise_in_another_format(here: Any, strategy: str) -> None:
     own = ["optimizer=adam", "hardware.workers=2", "batch_size=16", "steps=6", "data.limit=96", "tracking=none"]
 
@@ -117,6 +116,12 @@ def test_no_strategy_trains_otherwise_in_another_format(here: Any, strategy: str
         return load_file(run.path / "model.safetensors")
 
     assert distance(weights(True), weights(False)) < 1e-5
+
+
+def test_a_stage_of_deepspeed_in_another_format_is_refused() -> None:
+    model = f"model={{_target_:{__name__}.Formatted}}"
+    with pytest.raises(ConfigError, match=r"^strategy=deepspeed_pipeline: parameter 2\.weight is not contiguous"):
+        engine.prepare([model, "strategy=deepspeed_pipeline", "hardware.workers=2"], allow_modules=[__name__]).plan()
 
 
 def test_a_slice_of_columns_is_given_dense_memory() -> None:
