@@ -251,7 +251,8 @@ def test_closing_waits_until_clients_have_hung_up(server: StoreServer) -> None:
     gone = threading.Timer(0.1, client.close)
     gone.start()
     server.wait_for_clients(SECONDS)
-    assert not gone.is_alive() and not server._clients
+    assert not server._clients
+    gone.join(SECONDS)
 
 
 def test_closing_ends_threads_and_descriptors() -> None:
