@@ -15,8 +15,8 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def laid_out(values: Tensor, like: Tensor) -> Tensor:
-    """Returns `values` in the memory format of `like`, which has the same shape."""
-    if values.stride() == like.stride():
+    """Returns `values` in the memory format of `like`, which has the same shape; a sparse tensor as it is."""
+    if values.layout is not torch.strided or values.stride() == like.stride():
         return values
     return torch.empty_like(like, dtype=values.dtype, device=values.device).copy_(values).detach()
 

@@ -151,3 +151,5 @@ def test_a_tensor_in_the_format_of_another_keeps_its_values() -> None:
     found: Tensor = laid_out(values, weight)
     assert found.stride() == weight.stride() and found.dtype == torch.float64 and found.equal(values)
     assert laid_out(found, weight) is found
+    sparse = torch.eye(3).to_sparse()
+    assert laid_out(sparse, torch.zeros(3, 3)) is sparse
