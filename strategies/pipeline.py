@@ -60,14 +60,12 @@ from .pipelining.chunks import Chunks, check_own, chunks_of, first_names, worker
 from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, check_buffers, check_gradients, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
-from .pipelining.schedules import BUBBLES, SCHEDULES
+from .pipelining.schedules import BUBBLES, SCHEDULES, check_length
 from .pipelining.simulate import Group, Simulation, Times, in_flight, live_versions, peak, simulate, steady
 from .pipelining.stream import Stream
 from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
-
-MOST_PASSES = 2**20  # of micro-batches through chunks of stages, in a step: each has an entry in the schedule
 
 ScheduleKnob = (
     Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"] | str | list[str]
@@ -105,11 +103,7 @@ class Pipeline(StagedStrategy):
         self.mesh, self.schedule_name = Mesh({"stage": stages}), schedule
         self.micro_batches = 1 if schedule in ("naive", "pipedream") else micro_batches
         self.chunks = chunks or (2 if schedule in ("interleaved", "zb_v") else 1)
-        if stages * self.micro_batches * self.chunks > MOST_PASSES:
-            raise ConfigError(
-                f"strategy.micro_batches={self.micro_batches}: makes a schedule of more than {MOST_PASSES:,} passes, "
-                f"with {stages} stages and strategy.chunks={self.chunks}. Choose fewer of them."
-            )
+        check_length(stages, self.micro_batches, self.chunks)
         self.cut, self.recompute = cut, recompute
         self.reads: Reads | None = reads_of(schedule, self.chunks, vertical_sync)  # None: with a flush
         self.updates = Updates() if self.reads else None

@@ -23,12 +23,9 @@ Use it where a model fits on one device but its optimizer's state does not (stag
 does), or not even its weights do (stage 3, for half as much again), and layers need not be cut.
 """
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from math import log2
 from pathlib import Path
@@ -36,7 +33,6 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 from annotated_types import Ge
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
@@ -66,8 +62,8 @@ from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_memory import DeepSpeedPeaks, stated
 from .external.deepspeed_ops import build_ops, end_with_parent, load_built
-from .external.deepspeed_settings import Noting, merged, read
-from .external.deepspeed_start import absence, check_there, import_for, in_one_dtype, quiet_import
+from .external.deepspeed_settings import merged, read
+from .external.deepspeed_start import absence, check_settings, check_there, import_for, in_one_dtype, quiet_import
 from .precision import Float16, Float32, Precision
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in NAMES.items()}
@@ -503,41 +499,6 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     state = cast("dict[str, Tensor]", get_fp32_state_dict_from_zero_checkpoint(str(path)))
     wrapped = all(name.startswith("module.") for name in state)  # as torch's and our own wrappers call what they wrap
     return {name.removeprefix("module.") if wrapped else name: tensor.float() for name, tensor in state.items()}
-
-
-def check_settings(settings: dict[str, Any]) -> None:
-    """Raises `ConfigError` for what DeepSpeed refuses, and for keys that it does not know, which it would pass over."""
-    quiet_import()
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    noting = Noting(settings)
-    try:
-        DeepSpeedConfig(noting)
-    except Exception as error:  # DeepSpeed's own, pydantic's, assertions
-        raise ConfigError(f"strategy.config: DeepSpeed refuses {_culprit(settings)}: {_said(error)}") from None
-    for key in settings.keys() - noting.seen:
-        near = get_close_matches(key, [name for name in noting.seen if name], n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ConfigError(f"strategy.config: {key}: DeepSpeed knows no such key{hint}")
-
-
-def _culprit(settings: dict[str, Any]) -> str:
-    """The key without which DeepSpeed would take the rest, if there is one."""
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    for key, value in settings.items():
-        with suppress(Exception):
-            DeepSpeedConfig({k: v for k, v in settings.items() if k != key})
-            return f"{key}={json.dumps(value)}"
-    return "it"
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        found = error.errors()[0]
-        where = ".".join(map(str, found["loc"]))
-        return f"{error.title}: {where}={found['input']!r}: {found['msg']}"
-    return " ".join(str(error).split())
 
 
 def load_ops() -> None:

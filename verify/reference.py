@@ -13,8 +13,8 @@ where r stands in for a small tensor whose few entries were lucky. docs/decision
 
 An optimizer that divides by a gradient's size, as Adam does, makes a step of full size of a gradient that is nearly 0,
 and rounding decides on its sign. Which entry that is differs from one order of sums to another. So e is also that of
-some trainings in which each gradient has noise as large as its own e, and at least as its last digit: a model in
-float64 has no e.
+some trainings in which each gradient has noise as large as its own e, or as its last digit where it has no e, as in a
+model in float64.
 
 A way that computes in bfloat16 or float16 is held to serial training that does so on weights that are kept in the
 model's own dtype, and its e is that of this training.
@@ -310,9 +310,9 @@ def _errors(ours: Named, exact: Named) -> dict[str, float]:
 
 
 def _noise(ours: Named, exact: Named) -> dict[str, float]:
-    """Returns the sizes of noise in gradients: their errors, and at least their last digit's."""
+    """Returns the sizes of noise in gradients: their errors, or of one without an error its last digit's."""
     eps = torch.finfo(_narrowest(ours)).eps
-    return {name: max(far, eps * largest(exact[name])) for name, far in _errors(ours, exact).items()}
+    return {name: far or eps * largest(exact[name]) for name, far in _errors(ours, exact).items()}
 
 
 def _stated(serial: Serial, tolerance: float) -> Allowed:

@@ -34,7 +34,6 @@ from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
 from ..exchange.alike import agree, is_compared
 from ..strategies import Batch
-from ..strategies.core.memory_format import keep_layout
 from ..strategies.core.views import HeldViews
 from ..tracking.summaries import is_taken
 from .alike import BufferComparison, share_state
@@ -115,7 +114,6 @@ class Run:
                 order = ParameterOrder(model, optimizer)
                 self.sync.prepare(trained, optimizer, group)
                 keep_memory(optimizer)
-                keep_layout(optimizer)
                 self._trained.accept(optimizer)
                 self._vectors.accept()
                 views.check(model, f"sync={experiment.sync.name}")

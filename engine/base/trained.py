@@ -14,6 +14,7 @@ from torch import Size, Tensor, nn
 from torch.optim import Optimizer
 
 from ...compat.modules import buffers_in, registered, saved_buffers
+from ...strategies.core.memory_format import keep_layout
 from .errors import ChangedModelError
 
 
@@ -167,8 +168,10 @@ class Vectors:
 
 def keep_memory(optimizer: Optimizer) -> None:
     """Has the parameters of a user's optimizer stay in their memory, where a sync mode or a server has views of it: an
-    optimizer may put other memory under a parameter (`p.data = p.data - lr * p.grad`).
+    optimizer may put other memory under a parameter (`p.data = p.data - lr * p.grad`). State that any optimizer loads
+    gets the memory format of its parameters.
     """
+    keep_layout(optimizer)
     if type(optimizer).__module__.startswith(("torch.", f"{__name__.partition('.')[0]}.")):
         return
     kept: list[tuple[Tensor, Tensor]] = []

@@ -1,7 +1,7 @@
 """Plans a run and its cost: nothing is trained, no data are needed, no process is started."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -23,7 +23,7 @@ from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
 from ...strategies.core.protocols import SideBySide, StatesMemory, accumulated_by, cost_along, stepped_by
-from ...strategies.core.read_only import ReadOnlyWeights
+from ...strategies.core.read_only import read_only
 from ...strategies.core.staged import StagedStrategy
 from ...strategies.core.state import state_of
 from ...strategies.core.uncalled import uncalled
@@ -378,16 +378,6 @@ def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mappin
     return {**along, axis: [added(each, own) for each in along[axis]]}, over_axes
 
 
-def _readonly(parts: Parts, module: nn.Module) -> AbstractContextManager[object]:
-    """Refuses writes of a forward pass to weights that the strategy, or the sync mode, keeps elsewhere."""
-    if parts.strategy.traits.drops_writes:
-        return ReadOnlyWeights(dict(module.named_parameters()), "strategy", "strategy=data_parallel")
-    if parts.sync.traits.drops_writes:
-        trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
-        return ReadOnlyWeights(trained, "sync", "sync=bsp")
-    return nullcontext()
-
-
 def _activations(
     experiment: Experiment, parts: Parts, inputs: Samples, targets: Samples, device: torch.device
 ) -> list[int]:
@@ -418,7 +408,8 @@ def _activations(
             for each in passes:
                 # privacy=dp_sgd takes the gradients of samples through a copy of the model
                 called = nullcontext() if parts.strategy.setting.privacy else only_called(parts.modules[part])
-                with _readonly(parts, parts.modules[part]), called:
+                kept_elsewhere = parts.strategy.traits.drops_writes, parts.sync.traits.drops_writes
+                with read_only(parts.modules[part], *kept_elsewhere), called:
                     ends.append(each.forward())
                 if second is not None:
                     looking.check_held(experiment, [parts.model, *parts.modules], ends[-1])

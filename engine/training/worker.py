@@ -15,7 +15,6 @@ from ...conf.groups import SHOWN
 from ...exchange.clip import Counted
 from ...strategies import Strategy, Sync
 from ...strategies.core.accumulation import Accumulation
-from ...strategies.core.memory_format import keep_layout
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
 from ...strategies.core.regrouped import SavedParts, is_recut, order_of
@@ -374,7 +373,6 @@ def _begin(
     vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
     keep_memory(optimizer)
-    keep_layout(optimizer)
     vectors.accept()
     chosen, own = _chosen(assignment.experiment), list[Hooks]()
     if workers is not None:

@@ -5,6 +5,7 @@ gathers weights for a pass, or steps with copies of them, trains on from the old
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -46,3 +47,16 @@ class ReadOnlyWeights(TorchDispatchMode):
                     f"change, as it keeps weights elsewhere. Choose {self._instead}.",
                     about=(self._group,),
                 )
+
+
+def read_only(module: nn.Module, by_strategy: bool, by_sync: bool) -> AbstractContextManager[object]:
+    """Returns a context that refuses writes to weights that the strategy, or the sync mode, keeps elsewhere.
+
+    A sync mode keeps trained weights alone.
+    """
+    if by_strategy:
+        return ReadOnlyWeights(dict(module.named_parameters()), "strategy", "strategy=data_parallel")
+    if by_sync:
+        trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        return ReadOnlyWeights(trained, "sync", "sync=bsp")
+    return nullcontext()

@@ -1,12 +1,16 @@
 """DeepSpeed in a worker: imported without its talk, and told where it is."""
 
+import json
 import logging
 import os
 import warnings
+from contextlib import suppress
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from ...comm.process import ProcessComm
@@ -15,6 +19,7 @@ from ...conf.errors import ConfigError
 from ...conf.notes import Note
 from ..core.errors import MissingToolError
 from .deepspeed_ops import use_own_folder
+from .deepspeed_settings import Noting
 
 
 def check_there(strategy: str) -> None:
@@ -73,3 +78,38 @@ def import_for(comm: ProcessComm) -> Any:
         warnings.simplefilter("ignore")
         deepspeed.init_distributed(dist_init_required=False, verbose=False)
     return deepspeed
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raises `ConfigError` for what DeepSpeed refuses, and for keys that it does not know, which it would pass over."""
+    quiet_import()
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    noting = Noting(settings)
+    try:
+        DeepSpeedConfig(noting)
+    except Exception as error:  # DeepSpeed's own, pydantic's, assertions
+        raise ConfigError(f"strategy.config: DeepSpeed refuses {_culprit(settings)}: {_said(error)}") from None
+    for key in settings.keys() - noting.seen:
+        near = get_close_matches(key, [name for name in noting.seen if name], n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"strategy.config: {key}: DeepSpeed knows no such key{hint}")
+
+
+def _culprit(settings: dict[str, Any]) -> str:
+    """The key without which DeepSpeed would take the rest, if there is one."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    for key, value in settings.items():
+        with suppress(Exception):
+            DeepSpeedConfig({k: v for k, v in settings.items() if k != key})
+            return f"{key}={json.dumps(value)}"
+    return "it"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        found = error.errors()[0]
+        where = ".".join(map(str, found["loc"]))
+        return f"{error.title}: {where}={found['input']!r}: {found['msg']}"
+    return " ".join(str(error).split())

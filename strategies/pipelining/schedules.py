@@ -34,7 +34,18 @@ from itertools import zip_longest
 from ...conf.errors import ConfigError
 from .actions import Action, Kind, Schedule
 
+LONGEST = 2**20  # of micro-batches through chunks of stages, in a step: each is an entry of the schedule
+
 BUBBLES = ("naive", "gpipe", "1f1b", "interleaved")  # whose share cost/step.py has in closed form
+
+
+def check_length(stages: int, micro_batches: int, chunks: int) -> None:
+    """Raises `ConfigError` for a step of more than `LONGEST` passes."""
+    if stages * micro_batches * chunks > LONGEST:
+        raise ConfigError(
+            f"strategy.micro_batches={micro_batches}: makes a schedule of more than {LONGEST:,} passes, with "
+            f"{stages} stages and strategy.chunks={chunks}. Choose fewer of them."
+        )
 
 
 def naive(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:

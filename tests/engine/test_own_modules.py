@@ -52,7 +52,7 @@ def test_a_folder_that_python_itself_puts_first_stays_there(here: Path, monkeypa
 
 
 def test_a_folder_that_python_has_by_another_name_is_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a PYTHONPATH of $PWD, which keeps the names of links."""
+    """A PYTHONPATH of $PWD keeps the names of links."""
     (link := here.parent / "link").symlink_to(here)
     monkeypatch.setattr(sys, "path", before := [str(link), *sys.path])
     assert find_modules(["taken"]) == {} and sys.path == before

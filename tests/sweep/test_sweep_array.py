@@ -169,7 +169,7 @@ def test_an_array_of_two_loses_no_trial_and_runs_none_twice(tmp_path: Path, clus
     first = f"{id}_0"
 
     def is_training() -> bool:
-        """Whether the first of the two sweepers is in the middle of a trial."""
+        """Returns True if the first of the two sweepers is in the middle of a trial."""
         open_runs = [run for run in runs.glob("0*") if not (run / "summary.json").exists()]
         notes = {run: JobNote.read(run) for run in open_runs if len(records(run, "step")) > 9}
         return any(note is not None and note.id == first for note in notes.values())

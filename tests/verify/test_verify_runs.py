@@ -73,7 +73,7 @@ def test_gradients_that_are_not_weighed_fail_from_two_replicas_on() -> None:
 
 @pytest.mark.slow
 def test_encoders_with_adam_are_far_from_the_tolerance_by_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one seed in three a right way used 1.22 of what was allowed without it."""
+    """A right way used 1.22 of what was allowed on one seed of three without it."""
 
     def shares(noisy: int) -> dict[tuple[object, ...], float]:
         monkeypatch.setattr(reference, "NOISY", noisy)

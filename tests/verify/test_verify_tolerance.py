@@ -50,7 +50,7 @@ def test_a_number_that_is_none_is_infinitely_far() -> None:
 
 
 def test_noise_is_at_least_the_last_digit_of_a_gradient() -> None:
-    """Of a model in float64 training has no error, and Muon's iteration makes more of rounding than eps."""
+    """Training in float64 has no error to measure, and Muon's iteration makes more of rounding than eps."""
     exact = {"weight": torch.tensor([1.0, -4.0], dtype=torch.float64)}
     assert _noise(exact, exact) == {"weight": 4 * torch.finfo(torch.float64).eps}
     assert _noise({"weight": torch.tensor([1.0, -3.0])}, exact) == {"weight": 1.0}

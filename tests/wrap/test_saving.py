@@ -22,7 +22,7 @@ from paceline.engine.base.started import DRY_RUN
 from paceline.testing.fabrics import run_virtual
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
-from paceline.wrap import ScriptError, wrap
+from paceline.wrap import Run, ScriptError, wrap
 from paceline.wrap.errors import ElsewhereError
 from paceline.wrap.order import ParameterOrder
 from paceline.wrap.shares import ShardedLoader
@@ -139,6 +139,18 @@ def test_each_worker_has_what_it_saved_of_its_own(tmp_path: Path) -> None:
     assert run_virtual(2, saved, True) == [0, 1]
 
 
+def made_and_saved(run: Run, comm: Comm, stops: bool) -> None:
+    """Trains, and saves after step 4."""
+    for batch in run.loader:
+        comm.elapse(0.01)
+        run.backward(run.model(**batch).loss)
+        run.optimizer.step()
+        if run.steps == 4:
+            run.save()
+            if stops:
+                raise Stop
+
+
 def test_each_worker_goes_on_with_its_own_buffers(tmp_path: Path) -> None:
     def count(model: nn.Module, args: object, batch: dict[str, Any]) -> None:
         model.get_buffer("seen").add_(batch["input_ids"].sum())
@@ -148,14 +160,7 @@ def test_each_worker_goes_on_with_its_own_buffers(tmp_path: Path) -> None:
         model.register_buffer("seen", torch.zeros(()))
         model.register_forward_pre_hook(count, with_kwargs=True)
         with joined(comm, folder, model, optimizer, loader, resume=resume) as run:
-            for batch in run.loader:
-                comm.elapse(0.01)
-                run.backward(run.model(**batch).loss)
-                run.optimizer.step()
-                if run.steps == 4:
-                    run.save()
-                    if stops:
-                        raise Stop
+            made_and_saved(run, comm, stops)
         return float(model.get_buffer("seen"))
 
     whole = run_virtual(2, counts, str(tmp_path / "whole"), False, False)
@@ -172,14 +177,7 @@ def test_state_of_weights_that_stand_in_columns_is_loaded_in_columns(workers: in
         model.embedding.weight.data = model.embedding.weight.detach().t().contiguous().t()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, fused=True)
         with joined(comm, folder, model, optimizer, loader, resume=resume) as run:
-            for batch in run.loader:
-                comm.elapse(0.01)
-                run.backward(run.model(**batch).loss)
-                run.optimizer.step()
-                if run.steps == 4:
-                    run.save()
-                    if stops:
-                        raise Stop
+            made_and_saved(run, comm, stops)
         return weights_of(model)
 
     whole = run_virtual(workers, trained, str(tmp_path / "whole"), False, False)
