@@ -381,6 +381,9 @@ class Unrepeatable(nn.Module):
                     weight.detach().mul_(0.9)
             case "freezes":
                 self.enter.requires_grad_(False)
+            case "freezes by a buffer":
+                self.enter.requires_grad_(False)
+                x = x if self.mean.sum() < 1 else 2 * x
             case "freezes a while":
                 self.enter.requires_grad_(False)
                 y = self.enter(x)
@@ -428,6 +431,7 @@ class Unrepeatable(nn.Module):
         ("fills", "it changes the buffer mean,"),
         ("decays weights", r"it changes the parameter enter\.weight,"),
         ("freezes", r"it changes requires_grad of enter\.weight,"),
+        ("freezes by a buffer", r"it changes requires_grad of enter\.weight,"),
         ("freezes a while", r"it changes requires_grad of enter\.weight,"),
         ("freezes a weight a while", r"it changes requires_grad of enter\.weight,"),
         ("freezes afterwards", r"it changes requires_grad of enter\.weight,"),
