@@ -3,7 +3,6 @@
 pyarrow reads them: pip install 'paceline[tables]'.
 """
 
-import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,10 +35,10 @@ from .parts import (
     sizes,
 )
 from .sequences import LENGTH, check_tokens, is_list, is_text, list_column, tokenizer
+from .table_columns import LARGEST, check_label, column_of, integers_of, numbers_of
 from .table_files import (
     SUFFIXES,
     Head,
-    arrow_module,
     as_written,
     check_exact,
     columns_of_json,
@@ -48,15 +47,12 @@ from .table_files import (
     form,
     head_of,
     in_words,
-    inexact,
     value_type,
     with_type_of,
 )
 
 MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where nobody says how many there are
-LARGEST = float(np.finfo(np.float32).max)
 NUMBERS = "numbers"  # the input of all columns that are neither integers nor lists nor text
-_NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
 class Table(Data):
@@ -198,7 +194,7 @@ class Table(Data):
         parts = {name: self._read_part(table, part, path) for name, part in self._parts.items()}
         inputs = parts if len(parts) > 1 else next(iter(parts.values()))
         if known is not None:
-            column = self._column(table, self.targets[0], path)
+            column = column_of(table, self.targets[0], path)
             strange = np.setdiff1d(column[~are_ignored(column, self.ignored)], known)
             if len(strange):
                 row = int(np.flatnonzero(column == strange[0])[0])
@@ -211,11 +207,11 @@ class Table(Data):
                 )
             targets = class_numbers(column, known, self.ignored)
         else:
-            columns = [self._numbers(table, name, path) for name in self.targets]
+            columns = [numbers_of(table, name, path) for name in self.targets]
             targets = torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *spec.target_shape)
         if self.weights is None:
             return Split(inputs, targets)
-        weights = self._numbers(table, self.weights, path)
+        weights = numbers_of(table, self.weights, path)
         negative = np.flatnonzero(weights < 0)
         if len(negative):
             raise CorruptDataError(
@@ -225,10 +221,10 @@ class Table(Data):
         return Split(inputs, targets, torch.from_numpy(weights).float())
 
     def _read_part(self, table: Any, part: "_Part", path: Path) -> Tensor:
-        """Returns the values of an input: int64, or float64 until they are standardised. Raises as `_numbers`."""
+        """Returns the values of an input: int64, or float64 until they are standardised. Raises as `numbers_of`."""
         if part.how == "text":
             assert self.tokens is not None
-            texts = self._column(table, part.columns[0], path).tolist()
+            texts = column_of(table, part.columns[0], path).tolist()
             return torch.from_numpy(tokenizer(self.tokens, part.field.shape[0])(texts))
         if part.how == "list":
             what = f"{path}: column {part.columns[0]}"
@@ -246,7 +242,7 @@ class Table(Data):
                     f"first rows of {self.path}. Choose data.integers=false, or write these with a decimal point"
                 )
             return values.long()
-        read = self._integers if part.field.dtype == torch.int64 else self._numbers
+        read = integers_of if part.field.dtype == torch.int64 else numbers_of
         columns = [read(table, name, path) for name in part.columns]
         return torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *part.field.shape)
 
@@ -324,7 +320,7 @@ class Table(Data):
         """The values of the targets in order: they are the classes."""
         assert self.path is not None
         self._check_spelling(table, self.path)
-        found = np.unique(self._column(table, self.targets[0], self.path))
+        found = np.unique(column_of(table, self.targets[0], self.path))
         found = found[~are_ignored(found, self.ignored)]
         if len(found) == 0:
             raise ConfigError(f"task.ignore_index={self.ignored}: is the label of all rows of {self.path}")
@@ -360,7 +356,7 @@ class Table(Data):
             check_like(head.names, self._names, others, f"data.test_path={path}", f"data.path={self.path}")
         inputs = inputs_of(head.names, self.inputs, self.targets, self.weights, head.where)
         if kind == "labels":
-            _check_label(head.types.field(self.targets[0]), path)
+            check_label(head.types.field(self.targets[0]), path)
         for name in (*inputs, *(self.targets if kind == "numbers" else []), *([self.weights] if self.weights else [])):
             if is_input(name) if name in inputs else is_number(name):
                 continue
@@ -392,60 +388,6 @@ class Table(Data):
                         f"{self._schema_of_train.types.field(name).type} in data.path={self.path}. Save both files "
                         "with one type."
                     )
-
-    def _column(self, table: Any, name: str, path: Path) -> np.ndarray:
-        """Raises CorruptDataError where there is nothing in a row."""
-        column, types = table.column(name), import_module("pyarrow").types
-        if types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if types.is_time64(column.type) and column.type.unit == "ns":  # Python's times have microseconds
-            column = column.cast(import_module("pyarrow").string())
-        empty = column.is_null(nan_is_null=True)
-        if types.is_string(column.type) or types.is_large_string(column.type):
-            compute = arrow_module("compute")
-            empty = compute.or_kleene(empty, compute.equal(compute.utf8_trim_whitespace(column), ""))
-        row = arrow_module("compute").index(empty, True).as_py()
-        if row >= 0:
-            raise _nothing_in(path, name, row)
-        return column.to_numpy()
-
-    def _numbers(self, table: Any, name: str, path: Path) -> np.ndarray:
-        """Raises ConfigError or CorruptDataError."""
-        column = self._column(table, name, path)
-        if column.dtype.kind not in "biuf":
-            row, value = next(((i, each) for i, each in enumerate(column) if not _is_number(each)), (0, column[0]))
-            if value in _NOTHING:
-                raise _nothing_in(path, name, row)
-            raise ConfigError(
-                f"{path}: column {name} is {table.schema.field(name).type} ({value!r} in row {row}, from 0 on); must "
-                "be numbers, or left out of data.inputs"
-            )
-        values = column.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # of 2^63, which float64 makes of 2^63 - 1
-            rounded = (
-                np.flatnonzero(values.astype(column.dtype) != column) if column.dtype.kind in "iu" else np.empty(0, int)
-            )
-        if len(rounded):
-            raise inexact(path, name, column[rounded[0]], int(rounded[0]))
-        strange = np.flatnonzero(~(np.abs(values) <= LARGEST))
-        if len(strange) and not math.isfinite(values[strange[0]]):
-            raise CorruptDataError(f"{path}: column {name} is infinite in row {strange[0]} (from 0 on)")
-        if len(strange):
-            raise CorruptDataError(
-                f"{path}: column {name} is {values[strange[0]]:g} in row {strange[0]} (from 0 on), which float32 "
-                "cannot hold. Scale it, or leave it out of data.inputs"
-            )
-        return values
-
-    def _integers(self, table: Any, name: str, path: Path) -> np.ndarray:
-        """Returns a column as int64. Raises ConfigError for fractions, and as `_numbers`."""
-        column = self._column(table, name, path)
-        if column.dtype.kind not in "biu" or (column.dtype.kind == "u" and column.max() > np.iinfo(np.int64).max):
-            raise ConfigError(
-                f"data.integers: column {name} of {path} is {table.schema.field(name).type}; must be whole numbers "
-                "that int64 can hold"
-            )
-        return column.astype(np.int64)
 
     # -- files
 
@@ -483,7 +425,7 @@ class Table(Data):
         if table.num_rows == 0:
             raise ConfigError(f"{path} has no rows")
         if self.kind != "numbers" and head.types.field(target).type != table.schema.field(target).type:
-            _check_label(table.schema.field(target), path)
+            check_label(table.schema.field(target), path)
         return table
 
     def _check_spelling(self, table: Any, path: Path) -> None:
@@ -542,37 +484,6 @@ class _Part:
     columns: list[str]
     field: Field
     how: Literal["columns", "list", "text"] = "columns"
-
-
-def _check_label(field: Any, path: Path) -> None:
-    """Raises ConfigError for a column that cannot be labels."""
-    types, found = import_module("pyarrow").types, value_type(field.type)
-    if types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found):
-        if form(path) != "parquet":
-            raise ConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
-        raise _no_label(field, path, "text, numbers, or true and false. Cast it to strings")
-    if types.is_nested(found):
-        raise _no_label(field, path, "text, numbers, or true and false. data=hugging_face learns lists of labels")
-    if types.is_decimal(found):
-        raise _no_label(field, path, "text, whole numbers or floats. Cast it to strings for labels, or to float64")
-
-
-def _no_label(field: Any, path: Path, wanted: str) -> ConfigError:
-    return ConfigError(
-        f"data.targets={field.name}: column {field.name} of {path} is {in_words(field.type)}; must be {wanted}"
-    )
-
-
-def _nothing_in(path: Path, name: str, row: int) -> CorruptDataError:
-    first = "the first after the names is 0" if form(path) in ("csv", "tsv") else "the first is 0"
-    return CorruptDataError(f"{path}: column {name} has nothing in row {row} ({first})")
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def _standard(values: Tensor, by: Tensor) -> Tensor:
