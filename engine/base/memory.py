@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...compat import checkpointing
 from ...compat.attention import fused_on_cpu, fused_on_cuda
+from ...compat.dispatch import tree_leaves
 from ...compat.storages import base_of, storage_key
 
 BUILT_ONCE = 2**30  # bytes of a model from which on the workers of a host build it once (training/one_build.py)
@@ -40,7 +41,7 @@ def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def optimizer_state(optimizer: Optimizer) -> list[Tensor]:
-    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return [each for each in tree_leaves([*optimizer.state.values()]) if isinstance(each, Tensor)]
 
 
 class ActivationPeak:

@@ -94,7 +94,7 @@ def _overlap(tensors: Sequence[Tensor]) -> bool:
         return len(tensors) > 1
     is_taken = torch.zeros(tensors[0].untyped_storage().nbytes() // tensors[0].element_size(), dtype=torch.bool)
     for each in tensors:
-        shape = [1 if stride == 0 else size for size, stride in zip(each.shape, each.stride(), strict=True)]
+        shape = [size if stride else min(size, 1) for size, stride in zip(each.shape, each.stride(), strict=True)]
         own = is_taken.as_strided(shape, each.stride(), each.storage_offset())
         if bool(own.any()):
             return True

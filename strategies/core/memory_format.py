@@ -25,8 +25,8 @@ def keep_layout(optimizer: Optimizer) -> None:
     """Has state that the optimizer loads take the memory format of its parameters: files have tensors row by row."""
 
     def after(_: Optimizer) -> None:
-        for parameter, its in optimizer.state.items():
-            for key, value in its.items():
+        for parameter, its in optimizer.state.items():  # it may have others, under keys of its own
+            for key, value in its.items() if isinstance(parameter, Tensor) and isinstance(its, dict) else ():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     its[key] = laid_out(value, parameter)
 

@@ -260,6 +260,13 @@ def test_sparse_momentum_is_counted_by_what_it_holds() -> None:
     assert memory.held([sparse, torch.zeros(2)]) == 3 * 8 + 3 * 4 * 4 + 2 * 4
 
 
+def test_tensors_of_state_under_any_key_are_counted() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer: Any = torch.optim.SGD([weight], lr=0.1)
+    optimizer.state |= {weight: {"m": torch.zeros(2)}, "steps": 3, "all": {"means": [torch.zeros(4), None]}}
+    assert memory.held(memory.optimizer_state(optimizer)) == 4 * 6
+
+
 def test_a_card_tells_what_its_allocator_gave_out_and_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 100)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 128)

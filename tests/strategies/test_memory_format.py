@@ -137,9 +137,10 @@ def test_slices_of_one_matrix_are_given_dense_memory_unless_they_have_elements_i
     model: Any = nn.ParameterDict()
     whole = torch.arange(96.0, device=device).reshape(8, 12)
     model["q"], model["k"], model["v"] = map(nn.Parameter, whole.chunk(3, dim=1))
+    model["none"] = nn.Parameter(whole[0].expand(0, 12))  # has no element in common with another
     give_own_memory(model)
     assert all(map(is_dense, model.values()))
-    assert device == "meta" or torch.cat([*model.values()], dim=1).equal(whole)
+    assert device == "meta" or torch.cat([model["q"], model["k"], model["v"]], dim=1).equal(whole)
     first = model["q"] = nn.Parameter(whole[:, :4])
     model["k"] = nn.Parameter(whole[:, 3:8])
     give_own_memory(model)
@@ -153,3 +154,13 @@ def test_a_tensor_in_the_format_of_another_keeps_its_values() -> None:
     assert laid_out(found, weight) is found
     sparse = torch.eye(3).to_sparse()
     assert laid_out(sparse, torch.zeros(3, 3)) is sparse
+
+
+def test_state_under_other_keys_than_parameters_is_loaded_as_it_is() -> None:
+    weight = nn.Parameter(torch.zeros(2, 3).t())
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    keep_layout(optimizer)
+    kept = {0: {"m": torch.ones(3, 2)}, "steps": 3, "all": {"mean": torch.ones(3, 2)}}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
+    state: Any = optimizer.state
+    assert state[weight]["m"].stride() == (1, 3) and state["steps"] == 3 and state["all"]["mean"].stride() == (2, 1)
