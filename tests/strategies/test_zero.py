@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from needs import needs_compiler
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.compat.deepspeed import loss_scale, set_loss_scale
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.strategies import Strategy
@@ -367,3 +369,9 @@ def test_deepspeed_prints_no_layer_whose_weights_are_in_pieces():
     with pytest.raises(ValueError):
         repr(layer)
     assert repr(_Forward(Zero(), layer)) == "_Forward"
+
+
+def test_stage_0_has_no_loss_scale_to_take_from_a_checkpoint_of_another_stage():
+    engine_of_deepspeed = SimpleNamespace(optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]))
+    set_loss_scale(engine_of_deepspeed, {"cur_scale": 1.0})
+    assert loss_scale(engine_of_deepspeed) == {}
