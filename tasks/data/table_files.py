@@ -276,10 +276,11 @@ def _has_large(column: Any) -> bool:
 
 def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:
     """Returns a column of the type that the file `train` has. Raises CorruptDataError where that changes a value."""
-    column = column.cast(value_type(column.type))
-    found, compute = column.cast(wanted, safe=False), arrow_module("compute")
-    same = compute.equal(found.cast(column.type, safe=False), column).fill_null(True)
-    row = compute.index(compute.or_(same, column.is_null(nan_is_null=True)), False).as_py()
+    compute, column = arrow_module("compute"), column.cast(value_type(column.type))
+    column = compute.if_else(column.is_null(nan_is_null=True), None, column)  # no whole number stands for NaN
+    found = column.cast(wanted, safe=False)
+    same = compute.equal(found.cast(column.type, safe=False), column)
+    row = compute.index(same, False).as_py()
     if row >= 0:
         raise CorruptDataError(
             f"{what} is {column[row].as_py()!r} in row {row} (from 0 on), and {found[row].as_py()!r} as {wanted}, its "

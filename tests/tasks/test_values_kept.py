@@ -1,6 +1,7 @@
 """Values of a file reach a model as the file has them, in training and in test, or are refused by name."""
 
 import gzip
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,18 @@ def test_fractions_in_a_list_below_whole_numbers_are_named_with_their_row(tmp_pa
         Table(far, kind="labels", classes=2).load()
     floats = Table(far, integers=False, kind="labels", classes=2, standardize=False)
     assert any([1, 2.5] in inputs for inputs, _ in of_both(floats))
+
+
+@needs_pyarrow
+def test_nan_in_the_labels_of_a_test_file_is_nothing(tmp_path: Path) -> None:
+    """On some processors it would be the whole number 0."""
+    train, test = tmp_path / "train.parquet", tmp_path / "test.parquet"
+    pq = importlib.import_module("pyarrow.parquet")
+    table = importlib.import_module("pyarrow").table
+    pq.write_table(table({"x": [0.5] * 9, "target": [0, 1, 2] * 3}), train)
+    pq.write_table(table({"x": [0.5] * 9, "target": [0.0, 1.0, float("nan")] * 3}), test)
+    with pytest.raises(CorruptDataError, match=r"test\.parquet: column target has nothing in row 2"):
+        Table(str(train), test_path=str(test)).load()
 
 
 @needs_pyarrow
