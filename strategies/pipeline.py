@@ -430,16 +430,13 @@ class Pipeline(StagedStrategy):
                 common.setdefault(stage, taken[0][0] - taken[-1][0])
         m = len(sizes)
 
-        def held(now: set[Group]) -> int:
-            batches = {(stage, j // m) for stage, j in now}
-            return sum(own[stage, sizes[j % m]] for stage, j in now) + sum(common[stage] for stage, _ in batches)
-
-        def again_of(key: Group, now: set[Group]) -> int:
-            stage, j = key
-            others = any(each == stage and other // m == j // m for each, other in now - {key})
-            return more[stage, sizes[j % m], others]
-
-        return peak(joined(self.of_first(m)[part], self._recomputing), held, again_of)
+        return peak(
+            joined(self.of_first(m)[part], self._recomputing),
+            lambda group: own[group[0], sizes[group[1] % m]],
+            lambda group: (group[0], group[1] // m),
+            common.__getitem__,
+            lambda group, others: more[group[0], sizes[group[1] % m], others],
+        )
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         each, more = divmod(batch_size, m := min(self.micro_batches, batch_size))

@@ -122,23 +122,31 @@ Group = tuple[int, int]  # a stage, and a micro-batch
 
 def peak(
     row: Sequence[Action],
-    held: Callable[[set[Group]], int],
-    again: Callable[[Group, set[Group]], int] = lambda group, now: 0,
+    taken: Callable[[Group], int],
+    batch_of: Callable[[Group], Group] = lambda group: group,
+    common: Callable[[int], int] = lambda stage: 0,
+    again: Callable[[Group, bool], int] = lambda group, others: 0,
 ) -> int:
-    """The most that a worker holds at any one time.
+    """Returns the most that a worker holds at any one time.
 
-    `held`: what those take that are between F and B or W. `again`: what there is more in the backward pass of one of
-    them.
+    Args:
+        taken: What a micro-batch takes between F and B or W.
+        batch_of: The stage and the batch of a micro-batch.
+        common: What a batch takes in a stage, while one of its micro-batches is there.
+        again: What a micro-batch takes beside it in its backward pass; whether others of its batch are there.
     """
-    now: set[Group] = set()
-    most = 0
+    alive = Counter[Group]()  # micro-batches of each batch
+    now = most = 0
     for stage, kind, j in row:
+        batch = batch_of((stage, j))
         if kind == "F":
-            now.add((stage, j))
-            most = max(most, held(now))
+            now += taken((stage, j)) + (0 if alive[batch] else common(stage))
+            alive[batch] += 1
+            most = max(most, now)
         elif kind in ("B", "W"):
-            most = max(most, held(now) + again((stage, j), now))
-            now.discard((stage, j))
+            most = max(most, now + again((stage, j), alive[batch] > 1))
+            alive[batch] -= 1
+            now -= taken((stage, j)) + (0 if alive[batch] else common(stage))
     return most
 
 
@@ -146,7 +154,7 @@ def in_flight(schedule: Schedule) -> list[int]:
     """Returns, for each stage, the most micro-batches whose activations it holds at once."""
     holders = placement(schedule)
     return [
-        peak(schedule[worker], lambda now, stage=stage: sum(each == stage for each, _ in now))
+        peak(schedule[worker], lambda group, stage=stage: int(group[0] == stage))
         for stage, worker in enumerate(holders)
     ]
 

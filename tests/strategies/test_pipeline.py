@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import combinations, pairwise
+from time import process_time
 from typing import Any
 
 import pytest
@@ -495,6 +496,12 @@ def test_to_recompute_from_an_input_that_was_changed_is_refused(device):
 def test_a_schedule_that_would_fill_the_memory_is_refused(knobs):
     with pytest.raises(ConfigError, match=r"strategy\.micro_batches=\d+: makes a schedule of more than 1,048,576"):
         Pipeline(**{"micro_batches": 10**9, **knobs})
+
+
+def test_the_memory_of_many_micro_batches_is_planned_in_one_pass_over_the_schedule():
+    many, begin = 2**15, process_time()
+    assert Pipeline(2, micro_batches=many).at_once(0, [7, 5], [3, 1], many) == 5 * many + 2 + 3
+    assert process_time() - begin < 10
 
 
 @pytest.mark.parametrize(

@@ -368,7 +368,7 @@ def test_zb_v_has_half_the_bubble_of_zb_h1_and_no_more_in_flight(p, more):
     idle = (p - 1) / 2
     assert found.seconds == pytest.approx(3 * m + idle)
     assert of_h1.seconds == pytest.approx(3 * m + 2 * idle)
-    assert max(peak(row, len) for row in schedule) / 2 <= max(in_flight(SCHEDULES["zb_h1"](p, m, 1)))
+    assert max(peak(row, lambda _: 1) for row in schedule) / 2 <= max(in_flight(SCHEDULES["zb_h1"](p, m, 1)))
     assert placement(schedule) == [min(s, 2 * p - 1 - s) for s in range(2 * p)]
 
 
@@ -404,9 +404,10 @@ def test_only_the_stages_that_are_named_have_backward_in_one_piece():
 
 def test_what_is_computed_again_is_held_in_backward_alone():
     [row] = rows("0F0 0F1 0B0 0F2 0B1 0B2")
-    assert peak(row, len) == 2
-    assert peak(row, len, lambda group, now: 3) == 5
-    assert peak(row, len, lambda group, now: 0 if len(now) > 1 else 3) == 4
+    assert peak(row, lambda _: 1) == 2
+    assert peak(row, lambda _: 1, again=lambda group, others: 3) == 5
+    assert peak(row, lambda _: 1, lambda _: (0, 0), again=lambda group, others: 0 if others else 3) == 4
+    assert peak(row, lambda _: 1, lambda _: (0, 0), common=lambda stage: 7) == 9
 
 
 @every_schedule
