@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from ...conf.errors import ConfigError
 from ...conf.grammar import as_override
 from ...tracking.redact import hide_in_urls
@@ -44,7 +46,8 @@ def check_receivers(
     keys = set(typed)
     for group, names in RECEIVERS.items():
         its = sections.get(group)
-        own = stated(group, choices.get(group), config_dir) or {}
+        told = stated(group, choices.get(group), config_dir)
+        own: Any = {} if told is None else OmegaConf.to_container(told)  # an interpolation may be anybody's words
         for key, value in its.items() if isinstance(its, Mapping) else ():
             if key in names and _names(value) and f"{group}.{key}" not in keys and own.get(key) != value:
                 _refuse(source, f"{group}.{key}", value)

@@ -137,6 +137,9 @@ def test_a_choice_that_is_typed_may_begin_with_one_of_ours(tmp_path: Path) -> No
     theirs(tmp_path / "experiment" / "own.yaml", "# @package _global_\nlauncher: {setup: [whoami]}\n")
     assert compose(["launcher=lab"], tmp_path).choice("launcher").knobs["setup"] == ["date"]
     assert compose(["tracking=ours"], tmp_path).tracking["uri"] == SERVER
+    theirs(tmp_path / "tracking" / "by_name.yaml", f"defaults: [mlflow]\nuri: {SERVER}/${{name}}\n")
+    with pytest.raises(ConfigError, match=rf"tracking\.uri={SERVER}/a: .* Give tracking\.uri=.* on the command line"):
+        compose(["tracking=by_name", "name=a"], tmp_path)
     for given in (["experiment=far"], ["launcher=lab", "experiment=own"], ["launcher=other"]):
         with pytest.raises(ConfigError, match=r"launcher\.setup=\[\w+\]: --config-dir .* would have that run as you"):
             compose(given, tmp_path)
