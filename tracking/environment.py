@@ -4,6 +4,7 @@ secrets.
 
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 PACKAGES = ("torch", "deepspeed", "numpy", "hydra-core", "wandb", "pydantic", "safetensors", "scikit-learn")
 COMMAND_SECONDS = 10
+_FILTER = re.compile(r"^(local|worktree)\s+filter\..*\.(clean|process)$", re.M)  # a command that the folder names
 
 
 def environment() -> dict[str, Any]:
@@ -51,8 +53,8 @@ def _git() -> dict[str, Any] | None:
     commit = _output("git", "rev-parse", "--verify", "HEAD")
     if not commit:
         return None
-    filters = _output("git", "config", "--show-scope", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process)$")
-    if filters and any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
+    settings = _output("git", "config", "--list", "--show-scope", "--name-only")  # None by a git before 2.26
+    if settings is None or _FILTER.search(settings):
         return {"commit": commit, "dirty": None}
     looks = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
     changes = _output("git", "--no-optional-locks", "-c", "core.fsmonitor=false", *looks)

@@ -1,6 +1,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_the_commit_is_named_and_dirty_only_when_a_tracked_file_differs(tmp_path
     assert environment()["git"]["dirty"] is True
 
 
-@pytest.mark.parametrize("place", ["fsmonitor", "filter", "included", "submodule", "transport"])
+@pytest.mark.parametrize("place", ["fsmonitor", "filter", "included", "filter of an old git", "submodule", "transport"])
 def test_no_command_of_a_repository_runs(tmp_path, monkeypatch, place):
     program, ran = tmp_path / "theirs.sh", tmp_path / "ran"
     program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\nexit 1\n")
@@ -54,12 +55,12 @@ def test_no_command_of_a_repository_runs(tmp_path, monkeypatch, place):
         git("init", "inner")
         git("-C", "inner", "commit", "--allow-empty", "-m", "inner")
     Path("file").write_text("1")
-    Path(".gitattributes").write_text("file filter=theirs\n" if place in ("filter", "included") else "")
+    Path(".gitattributes").write_text("file filter=theirs\n" if "filter" in place or place == "included" else "")
     git("add", ".")
     git("commit", "-m", "first")
     if place == "fsmonitor":
         git("config", "core.fsmonitor", str(program))
-    elif place == "filter":
+    elif place.startswith("filter"):
         git("config", "filter.theirs.clean", str(program))
     elif place == "included":
         Path(".git/more").write_text(f'[filter "theirs"]\n\tprocess = {program}\n')
@@ -73,6 +74,12 @@ def test_no_command_of_a_repository_runs(tmp_path, monkeypatch, place):
         git("config", "protocol.ext.allow", "always")
         git("config", "remote.origin.url", f"ext::{program}")
         git("config", "remote.origin.promisor", "true")
+    if "old" in place:  # it lacks an option
+        old = tmp_path / "bin" / "git"
+        old.parent.mkdir()
+        old.write_text(f'#!/bin/sh\ncase "$*" in *--show-scope*) exit 129;; esac\nexec {shutil.which("git")} "$@"\n')
+        old.chmod(0o755)
+        monkeypatch.setenv("PATH", str(old.parent), prepend=os.pathsep)
     os.utime("file", (0, 0))  # git looks at what is in it
     found = environment()["git"]
     assert not ran.exists() and found["dirty"] is (False if place in ("fsmonitor", "submodule") else None)
