@@ -192,14 +192,17 @@ def _under_all_names(theirs: dict[str, T], metadata: Mapping[str, str] | None) -
 
 
 def unwrapped(theirs: dict[str, T], mine: Collection[str]) -> dict[str, T]:
-    """Returns `theirs` without the words of DistributedDataParallel and torch.compile, and without names that the model
-    lacks of what has one of its names, too: tied weights. `mine`: the model's names.
+    """Returns `theirs` under the model's names, where those have or lack words of DistributedDataParallel and
+    torch.compile, and without names that the model lacks of what has one of its names, too: tied weights. `mine`: the
+    model's names.
     """
-    theirs = {name if name in mine else name.replace(COMPILED, ""): each for name, each in theirs.items()}
-    if not theirs.keys() & mine and all(name.startswith(PARALLEL) for name in theirs):
-        theirs = {name.removeprefix(PARALLEL): each for name, each in theirs.items()}
-    known = {id(each) for name, each in theirs.items() if name in mine}
-    return {name: each for name, each in theirs.items() if name in mine or id(each) not in known}
+    plain = {name.replace(COMPILED, ""): name for name in mine}
+    names = [name.replace(COMPILED, "") for name in theirs]
+    if not plain.keys() & {*names} and all(name.startswith(PARALLEL) for name in names):
+        names = [name.removeprefix(PARALLEL) for name in names]
+    found = dict(zip((plain.get(name, name) for name in names), theirs.values(), strict=True))
+    known = {id(each) for name, each in found.items() if name in mine}
+    return {name: each for name, each in found.items() if name in mine or id(each) not in known}
 
 
 def _check_no_experts(folder: Path) -> None:

@@ -242,6 +242,8 @@ def test_names_keep_their_beginning_where_not_all_have_it_or_the_model_has_one_o
     assert unwrapped({"a._orig_mod.w": 1, "b.w": 2}, {"a.w", "b.w"}) == {"a.w": 1, "b.w": 2}
     assert unwrapped({"a._orig_mod.w": 1, "b.w": 2}, {"a._orig_mod.w", "b.w"}) == {"a._orig_mod.w": 1, "b.w": 2}
     assert unwrapped({"module.a._orig_mod.w": 1}, {"a.w"}) == {"a.w": 1}
+    assert unwrapped({"a.w": 1, "module.b.w": 2}, {"a._orig_mod.w"}) == {"a._orig_mod.w": 1, "module.b.w": 2}
+    assert unwrapped({"module.a.w": 1}, {"a._orig_mod.w"}) == {"a._orig_mod.w": 1}
     assert unwrapped({"module.a": 1, "module.b": 2}, {"module.a", "c"}) == {"module.a": 1, "module.b": 2}
 
 
