@@ -53,6 +53,7 @@ from .core.strategy import StrategyTraits
 from .core.sync import Sync
 from .hybrid_stages import StageSums, kinds_of_stages
 from .pipeline import CutKnob, Pipeline, ScheduleKnob
+from .pipelining.chunks import check_traced
 from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
 from .tensor_parallel.cut import cut_over
@@ -129,6 +130,7 @@ class Hybrid(StagedStrategy):
         A column and a row layer are still two layers here: a stage boundary may separate them.
         """
         layers = self._pipeline.layers_alone(model)
+        check_traced(model, layers, lone(inputs))
         vocabulary = self.mesh.axes["tensor"] > 1 and is_cut(self.vocabulary, model, loss)
         if vocabulary:
             with torch.no_grad():

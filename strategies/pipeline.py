@@ -56,7 +56,7 @@ from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
-from .pipelining.chunks import Chunks, check_own, chunks_of, first_names, worker_of
+from .pipelining.chunks import Chunks, check_own, check_traced, chunks_of, first_names, worker_of
 from .pipelining.cut import LayerProfile, by_memory, by_parameters, by_time, check_buffers, check_gradients, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
@@ -157,7 +157,9 @@ class Pipeline(StagedStrategy):
         return [stage for stage, holder in enumerate(self.holders) if holder == worker]
 
     def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
-        return self.cut_for(self.layers_alone(model), lone(inputs), targets, loss)
+        layers = self.layers_alone(model)
+        check_traced(model, layers, lone(inputs))
+        return self.cut_for(layers, lone(inputs), targets, loss)
 
     def cut_for(self, layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Loss) -> dict[str, Any]:
         """`cut` as a list, where it is chosen by what a micro-batch takes in these layers. Raises `ConfigError`."""

@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from ...compat.modules import is_as_its_class
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
-from .traced import recomputable, traced
+from .traced import changed, recomputable, traced
 
 Run = Callable[[nn.Module, Tensor], Tensor]  # (a module that has what the block uses, under the model's names; input)
 
@@ -134,24 +134,28 @@ def _traced(model: nn.Module) -> list[Block]:
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     anywhere = recomputable(graph, model)
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in anywhere]
-    if len(inputs) != 1 or not nodes:
+    returned: Any = graph.output_node().args[0]
+    if len(inputs) != 1 or not nodes or returned not in nodes or isinstance(returned.target, type):  # a named tuple
         raise ConfigError(
             f"strategy.stages: the forward of {kind} must take one tensor, do something with it and return one. It "
             f"takes {', '.join(node.name for node in inputs) or 'none'}. Wrap it in a module that calls it with one "
             "tensor (docs/your_own.md), or choose strategy=data_parallel, which takes any module."
         )
     blocks: list[Block] = []
-    entering, begin = inputs[0], 0
+    entering, begin = before = inputs[0], 0
     alive = {inputs[0]: len(inputs[0].users)}  # values -> users to come
     for i, node in enumerate(nodes):
         for given in node.all_input_nodes:
             if given in alive:
                 alive[given] -= 1
         alive = {value: users for value, users in alive.items() if users} | {node: len(node.users)}
-        if len(alive) == 1 and not any(map(_takes_apart, node.users)):
-            blocks.append(_segment(entering, nodes[begin : i + 1]))
-            entering, begin = node, i + 1
-    return blocks
+        if len(alive) == 1 and not any(_takes_apart(each) or node in changed(each) for each in node.users):
+            blocks.append(_segment(entering, nodes[begin : i + 1], node))
+            entering, begin, before = node, i + 1, (entering, begin)
+    if entering is returned:  # what the forward does after it goes with it
+        entering, begin = before
+        blocks.pop()
+    return [*blocks, _segment(entering, nodes[begin:], returned)]
 
 
 def _takes_apart(node: fx.Node) -> bool:
@@ -179,7 +183,7 @@ def _check_names(graph: fx.Graph) -> None:
         )
 
 
-def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:
+def _segment(entering: fx.Node, nodes: list[fx.Node], returned: Any) -> Block:
     graph = fx.Graph()
     copies = {entering: graph.placeholder("x")}
 
@@ -192,7 +196,7 @@ def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:
         for given in node.all_input_nodes:
             copied(given)
         copies[node] = graph.node_copy(node, copied)
-    graph.output(copies[nodes[-1]])
+    graph.output(copies[returned])
     uses = tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")))
     name = next((str(node.target) for node in nodes if node.op == "call_module"), nodes[0].name)
     return Block(name, uses, _function(graph))

@@ -6,8 +6,9 @@ from itertools import chain
 from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
-from ..core.copies import closed_over
+from ..core.copies import closed_over, without_data
 from .blocks import Block, attribute
+from .traced import operations
 
 
 class Chunks(nn.Module):
@@ -62,6 +63,22 @@ def check_own(model: nn.Module, block: Block) -> None:
                 f"strategy.stages: a function in the layer {block.name} uses {other}, which is another layer's, and a "
                 "stage has its own layers alone. Choose strategy=data_parallel, or let the layer use its own weights."
             )
+
+
+def check_traced(model: nn.Module, layers: Sequence[Chunks], inputs: Tensor) -> None:
+    """Raises `ConfigError` where the trace of a forward took another branch than the forward takes with tensors.
+
+    Args:
+        layers: The model's blocks, each alone.
+    """
+    if all(block.is_module for layer in layers for block in chain.from_iterable(chunks_of(layer))):
+        return
+    if operations(without_data(model), inputs) != operations(nn.Sequential(*layers), inputs):
+        raise ConfigError(
+            f"strategy.stages: the forward of {type(model).__name__} asks if a value is a tensor, or of which class, "
+            "and torch.fx, which splits it, has other values there. Remove that branch, give the model a method "
+            "blocks(), or choose strategy=data_parallel."
+        )
 
 
 def first_names(model: nn.Module) -> dict[int, str]:

@@ -6,17 +6,19 @@ would do it never, or in each step alike. Modules that are not traced, such as t
 have.
 """
 
+import operator
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from ...compat.dispatch import aliases_first, draws
+from ...compat.dispatch import aliases_first, draws, tree_leaves
 from ...compat.storages import version_of
 
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -35,6 +37,15 @@ class _Value(fx.Proxy):
         if name not in ("tracer", "node"):
             raise PartialTraceError(f"it sets the attribute {name} of a tensor, which no stage would do")
         super().__setattr__(name, value)
+
+
+def _in_place(operation: Callable[..., Any]) -> Callable[..., fx.Proxy]:
+    """Returns the method for an operation such as `x += 1`, of which torch.fx itself makes `x = x + 1`."""
+    return lambda self, other: self.tracer.create_proxy("call_function", operation, (self, other), {})
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(_Value, f"__i{_name}__", _in_place(getattr(operator, f"i{_name}")))
 
 
 def traced(model: nn.Module) -> fx.Graph:
@@ -58,10 +69,27 @@ def recomputable(graph: fx.Graph, model: nn.Module) -> set[fx.Node]:
     for node in graph.nodes:
         its = node.all_input_nodes
         if node.op in ("call_function", "call_method") and its and alone.issuperset(its):
-            if _changed(node) or draws(_operation(node)):  # two stages would do it twice, or one would not
+            if changed(node) or draws(_operation(node)):  # two stages would do it twice, or one would not
                 return fetched
             alone.add(node)
     return fetched | alone
+
+
+def operations(run: Callable[[Tensor], object], inputs: Tensor) -> list[str]:
+    """Returns the names of the operations that `run` applies to `inputs`, and to what comes of them."""
+    found: list[str] = []
+
+    class Recorded(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = super().__torch_function__(func, types, args, kwargs)
+            if any(isinstance(each, Tensor) for each in tree_leaves(made)):
+                found.append(func.__name__)
+            return made
+
+    with torch.no_grad():
+        run(inputs.clone().as_subclass(Recorded))
+    return found
 
 
 class StrictTracer(fx.Tracer):
@@ -71,6 +99,14 @@ class StrictTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """Gives `root_fn` the defaults of its parameters but for the first: stages call it with one tensor alone."""
+        called, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        for i, each in enumerate(signature(root_fn).parameters.values()):
+            if i > 1 and each.default is not each.empty:
+                args[i] = each.default
+        return called, args
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """Raises `PartialTraceError` for a forward of which the trace is not the whole."""
@@ -168,7 +204,7 @@ def _is_kept(before: tuple[str, Tensor, int], after: tuple[str, Tensor, int] | N
 
 def _written(node: fx.Node) -> Iterator[str]:
     """Yields the tensors of the model that `node` changes in place, and none that the forward computes."""
-    for each in _changed(node):
+    for each in changed(node):
         target = each
         while isinstance(target, fx.Node) and _is_view(_operation(target)):
             target = target.args[0] if target.args else None
@@ -176,7 +212,7 @@ def _written(node: fx.Node) -> Iterator[str]:
             yield key
 
 
-def _changed(node: fx.Node) -> list[Any]:
+def changed(node: fx.Node) -> list[Any]:
     """Returns the arguments that `node` changes in place."""
     name = _operation(node)
     is_first = _IN_PLACE.fullmatch(name) or name == "__setitem__" or node.kwargs.get("inplace")

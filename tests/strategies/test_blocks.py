@@ -233,7 +233,7 @@ class OfHuggingFaceInStages(nn.Module):
 
 def test_a_model_that_returns_an_object_is_cut_in_a_wrapper_that_returns_its_logits() -> None:
     assert len(Pipeline(2).split(OfHuggingFaceInStages())) == 2
-    with pytest.raises(ConfigError, match=r"It takes x, mask, labels\. Wrap it in a module"):
+    with pytest.raises(ConfigError, match=r"and return one\. It takes x\. Wrap it in a module"):
         Pipeline(2).split(OfHuggingFace())
 
 
@@ -498,6 +498,77 @@ def test_values_of_buffers_are_computed_in_each_pass_and_alike_in_all_stages(how
 
 def test_a_model_is_cut_between_two_uses_of_a_value_of_its_buffers() -> None:
     assert len(blocks_of(OfBuffers("computed"))) == 6
+
+
+class Asking(nn.Module):
+    """Halves its values if one of them is a tensor."""
+
+    table: Tensor
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.one, self.two = what, nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+        self.register_buffer("table", torch.ones(8))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.one(x) if mask is None else self.one(x) * mask
+        x += self.table
+        is_tensor = {
+            "input": lambda: torch.is_tensor(x),
+            "buffer": lambda: isinstance(self.table, Tensor),
+            "weight": lambda: isinstance(self.one.weight, nn.Parameter),
+            "itself": lambda: any(each is self.table for each in self.buffers()),
+            "nothing": lambda: True,
+        }
+        return self.two(x / 2 if is_tensor[self.what]() else x)
+
+
+@pytest.mark.parametrize("what", ["input", "buffer", "weight", "itself", "nothing"])
+def test_a_forward_that_takes_another_branch_in_its_trace_is_refused(what: str) -> None:
+    def plan() -> None:
+        batch = torch.zeros(4, FEATURES, device="meta"), torch.zeros(4, dtype=torch.int64, device="meta")
+        Pipeline(2, micro_batches=2).resolved(Asking(what).to("meta"), *batch, F.cross_entropy)
+
+    if what == "nothing":
+        plan()
+        return
+    with pytest.raises(ConfigError, match=r"^strategy\.stages: the forward of Asking asks if a value is a tensor"):
+        plan()
+
+
+class Following(nn.Module):
+    """Does what a trace may miss: operators that change a value in place, a value that is kept, an optional input."""
+
+    kept: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(FEATURES, 8), nn.Linear(8, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, scale: float = 0.5) -> Tensor:
+        x = self.one(x)
+        same = x
+        x += 1
+        x *= scale
+        x = self.two(x + same)
+        if mask is None:
+            x = x.tanh()
+        output = self.three(x)
+        self.kept = x.detach().mean()
+        return output
+
+
+def test_a_trace_is_the_whole_forward() -> None:
+    model = Following()
+    x = torch.randn(5, FEATURES)
+    [part] = Pipeline(1).split(model)
+    assert part(x).equal(model(x))
+
+
+def test_no_cut_is_before_an_operator_that_changes_a_value_in_place() -> None:
+    x = torch.empty(4, FEATURES, device="meta")
+    for cut in range(1, len(blocks_of(Following()))):
+        Pipeline(2, cut=[cut], micro_batches=1).resolved(Following().to("meta"), x, x, lambda outputs, _: outputs.sum())
 
 
 class Normed(nn.Module):
