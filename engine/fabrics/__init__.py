@@ -4,8 +4,11 @@ whether it keeps checkpoints, which device and which links its workers have.
 engine/launch/ starts the workers on it.
 """
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ...conf.errors import ConfigError
 from ..base.started import was_started
 from ..config.experiment import Experiment
 
@@ -26,14 +29,31 @@ def fabric_of(experiment: Experiment) -> "FabricKind":
     if asked_for(experiment) is None:
         return ThisHost()
     launcher = experiment.choice("launcher").knobs
-    return Elsewhere(_count(launcher["nodes"]), launcher["workers_per_node"])
+    return Elsewhere(_nodes(launcher["nodes"]), _each(launcher))
 
 
 def asked_for(experiment: Experiment) -> int | None:
     """Returns the number of processes that the launcher is to start elsewhere; None of one that starts none."""
     launcher = experiment.choice("launcher").knobs
-    return _count(launcher["nodes"]) * launcher["workers_per_node"] if "nodes" in launcher else None
+    return _nodes(launcher["nodes"]) * _each(launcher) if "nodes" in launcher else None
 
 
-def _count(nodes: int | list[str]) -> int:
-    return nodes if isinstance(nodes, int) else len(nodes)
+def _nodes(given: object) -> int:
+    """Counts hosts by name, or takes a number: the most of LEAST:MOST. The launcher refuses other values by itself."""
+    if isinstance(given, int):
+        return given
+    if isinstance(given, list):
+        return len(given)
+    most = re.fullmatch(r"\d+:(\d{1,4})", str(given))
+    return int(most[1]) if most else 1
+
+
+def _each(launcher: Mapping[str, object]) -> int:
+    """Returns the number of workers on each node. Raises `ConfigError` where the choice does not say it."""
+    if "workers_per_node" not in launcher:
+        raise ConfigError(
+            "launcher.workers_per_node: is missing beside launcher.nodes. Write it into the launcher's YAML, or give "
+            "+launcher.workers_per_node=2."
+        )
+    each = launcher["workers_per_node"]
+    return each if isinstance(each, int) else 1

@@ -24,6 +24,7 @@ from paceline.engine.base.errors import MachineError
 from paceline.engine.jobs import side_by_side, torchrun
 from paceline.engine.jobs.scheduler import SubmittedRun
 from paceline.engine.jobs.torchrun import Agents
+from paceline.engine.planning.resizing import at_this_size
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
@@ -328,6 +329,38 @@ def steps_taken(folder: Path) -> dict[int, list[int]]:
 def test_a_range_of_agents_says_how_few_may_train() -> None:
     agents = Agents("1:2")
     assert (agents.nodes, agents._least) == (2, 1)
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [("1:2", 4), ("10:12", 24), ("3", 6), ("[a,b]", 4)])
+def test_a_plan_has_the_workers_of_all_nodes(nodes: str, workers: int) -> None:
+    plan = engine.plan(["launcher=torchrun", f"launcher.nodes={nodes}", "tracking=none"])
+    assert plan.layout.workers == workers
+
+
+@pytest.mark.parametrize(("size", "each"), [(2, 6), (4, 3)])
+def test_agents_of_a_range_take_the_samples_that_were_asked_for(
+    size: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["launcher=torchrun", "launcher.nodes=1:4", "launcher.workers_per_node=1", "batch_size=3"]
+    experiment = engine.prepare([*overrides, "tracking=none"]).experiment
+    told = {"RANK": "0", "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert at_this_size(experiment, (), None).batch_size == each
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "launcher.nodes=null",
+        "launcher.nodes=1.5",
+        "launcher.workers_per_node=null",
+        "launcher={_target_:paceline.engine.jobs.torchrun.Agents,nodes:1}",
+    ],
+)
+def test_a_launcher_without_a_count_is_refused_by_the_key(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"^launcher\.(nodes|workers_per_node)"):
+        engine.plan(["launcher=torchrun", override, "tracking=none"])
 
 
 @pytest.mark.parametrize("nodes", ["[]", "[-x]", "['']", "4:2", "0:2", "a"])
