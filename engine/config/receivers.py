@@ -25,7 +25,12 @@ _DONE = {
     "tracking": ("would send this run's results there", "tracking=none"),
     "launcher": ("would have that run as you, or this run start there", "launcher=auto"),
 }
-_NOTHING = re.compile(r"null|auto|\[\]|\d+(:\d+)?")  # values that name nobody and run nothing
+_NOTHING = {
+    "setup": re.compile(r"\[\]"),
+    "extra": re.compile(r"\[\]"),
+    "nodes": re.compile(r"\d+(:\d+)?"),
+    "address": re.compile(r"auto"),
+}  # texts of values that name nobody and run nothing, by key
 
 
 def check_receivers(
@@ -49,7 +54,7 @@ def check_receivers(
         told = stated(group, choices.get(group), config_dir)
         own: Any = {} if told is None else OmegaConf.to_container(told)  # an interpolation may be anybody's words
         for key, value in its.items() if isinstance(its, Mapping) else ():
-            if key in names and _names(value) and f"{group}.{key}" not in keys and own.get(key) != value:
+            if key in names and _names(key, value) and f"{group}.{key}" not in keys and own.get(key) != value:
                 _refuse(source, f"{group}.{key}", value)
 
 
@@ -58,14 +63,15 @@ def check_definition(source: str, told: Iterable[tuple[str, str]], typed: Iterab
     keys = set(typed)
     for key, value in told:
         group, _, name = key.partition(".")
-        is_receiver = name in RECEIVERS.get(group, ()) and _names(value)
+        is_receiver = name in RECEIVERS.get(group, ()) and _names(name, value)
         is_foreign = key in RECEIVERS and file_of(key, value) is None
         if key not in keys and (is_receiver or is_foreign):
             _refuse(source, key, value)
 
 
-def _names(value: Any) -> bool:
-    return value is not None and _NOTHING.fullmatch(str(value)) is None
+def _names(key: str, value: Any) -> bool:
+    nothing = _NOTHING.get(key)
+    return value is not None and str(value) != "null" and not (nothing and nothing.fullmatch(str(value)))
 
 
 def _refuse(source: str, key: str, value: Any) -> None:

@@ -50,6 +50,36 @@ def test_so_is_a_file_that_names_an_account(tmp_path: Path) -> None:
         from_file(theirs(tmp_path / "theirs.yaml", "tracking.entity: stranger\n"))
 
 
+@pytest.mark.parametrize(
+    "receiver",
+    [
+        "tracking: {name: wandb, entity: '12345'}",
+        "tracking: {name: wandb, entity: auto}",
+        "tracking: {name: mlflow, uri: auto}",
+        "tracking: {name: mlflow, uri: '8080'}",
+        "launcher: {name: kubernetes, image: '1234'}",
+        "launcher: {name: kubernetes, image: auto}",
+        "launcher: {name: ray, address: '2130706433'}",
+    ],
+)
+def test_a_receiver_may_be_called_as_a_number(tmp_path: Path, receiver: str) -> None:
+    with pytest.raises(ConfigError, match=r"theirs\.yaml would"):
+        from_file(theirs(tmp_path / "theirs.yaml", f"{receiver}\n"))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "tracking: {name: wandb, entity: null}",
+        "launcher: {name: ray, address: auto, nodes: 2}",
+        "launcher: {name: torchrun, nodes: '1:2', setup: []}",
+        "launcher: {name: slurm, nodes: 2, setup: [], extra: []}",
+    ],
+)
+def test_values_that_name_nobody_are_taken(tmp_path: Path, harmless: str) -> None:
+    from_file(theirs(tmp_path / "theirs.yaml", f"{harmless}\n"))
+
+
 def test_what_else_a_file_says_of_tracking_is_told(tmp_path: Path) -> None:
     merged = with_file(theirs(tmp_path / "theirs.yaml", "tracking: {name: mlflow, experiment: mine}\n"), [])
     merged.check_receivers(None)
