@@ -107,7 +107,7 @@ def _wanted(directory: Path) -> int | None:
     except (OSError, UnusableFileError, ConfigError, KeyError, TypeError, ValueError):
         return None
     sizes = [size for size in (definition.size() if definition.finite else None, definition.trials) if size is not None]
-    return min(sizes) * len(definition.each_seed()) if sizes else None
+    return min(sizes) * (definition.seeds or 1) if sizes else None
 
 
 def _last(records: "list[Record]") -> str:

@@ -239,8 +239,8 @@ def from_dict(plain: dict[str, Any]) -> Definition:
             plain["metric"]["name"],
             plain["metric"]["goal"] == "maximize",
             EarlyTermination(**early) if early else None,
-            plain["trials"],
-            plain["seeds"],
+            _count(plain, "trials"),
+            _count(plain, "seeds"),
             plain["config_dir"],
             tuple(plain["allow_modules"]),
             tuple(plain.get("figures", ())),
@@ -252,6 +252,14 @@ def from_dict(plain: dict[str, Any]) -> Definition:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the sweep's sweep.yaml is not one of ours: {error!r}") from None
+
+
+def _count(plain: dict[str, Any], key: str) -> int | None:
+    """Reads a number from 1 on, or None. Raises `TypeError`."""
+    found = plain[key]
+    if found is not None and (type(found) is not int or found < 1):
+        raise TypeError(f"{key}={found!r}")
+    return found
 
 
 def listed(

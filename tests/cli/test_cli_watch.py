@@ -109,6 +109,14 @@ def test_of_a_sweep_it_says_which_runs_have_ended_and_how_many_are_to_come(pacel
     assert "0000-bsp-s1 completed: step 3 of 9, loss 0.5000, accuracy 25.00%; 3 of 4 ended" in ended.out
 
 
+@pytest.mark.parametrize(("key", "number"), [("trials", "x"), ("seeds", [1]), ("seeds", 10**12)])
+def test_a_sweeps_numbers_may_be_damaged(key: str, number: Any, paceline, swept: list[RunDirectory]) -> None:
+    file = swept[0].path.parent / "sweep.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {key: number}))
+    ended = paceline("watch", "both", "--once")
+    assert ended.status == 130 and "runs have ended (3 died)" in ended.out
+
+
 def test_a_sweep_ends_as_its_runs_did(paceline, swept: list[RunDirectory]) -> None:
     more = RunDirectory.create(swept[0].path.parent, "0001-asp-s1")
     for status, code in (("completed", 0), ("pruned", 0), ("failed", 4), ("diverged", 4)):

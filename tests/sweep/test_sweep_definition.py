@@ -242,6 +242,15 @@ def test_a_stored_definition_that_is_damaged_is_refused(plain: Any) -> None:
         from_dict(plain)
 
 
+@pytest.mark.parametrize("key", ["trials", "seeds"])
+@pytest.mark.parametrize("number", ["x", 0, -1, 1.5, True, [1], {}])
+def test_a_stored_definition_counts_by_whole_numbers(key: str, number: Any) -> None:
+    plain = Definition("grid", {"optimizer.lr": Values(("0.1", "0.2"))}).as_dict()
+    assert from_dict(plain)
+    with pytest.raises(ConfigError, match=rf"sweep\.yaml is not one of ours.*{key}="):
+        from_dict(plain | {key: number})
+
+
 # a "$" begins an interpolation, in W&B's command as in ours; text that reads as a number is one there, too
 plain_text = some.text(some.characters(exclude_characters="$", exclude_categories=["Cs", "Cc"]), max_size=12).map(
     lambda text: f"t{text}'"
