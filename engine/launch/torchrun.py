@@ -25,6 +25,7 @@ from ...tracking.run_directory import RunDirectory
 from ...tracking.values import flat
 from ..base.errors import WorkerFailedError
 from ..base.failures import exit_code_of, named, speaks_for_itself, traceback_of, words_of
+from ..base.forked import children_leave
 from ..base.parent_death import die_with_parent
 from ..base.started import may_be_left_over
 from ..config.experiment import Experiment
@@ -162,7 +163,8 @@ class _ThisWorker:
     def watch(self) -> list[Ended]:
         """A user's exception is a worker's failure, with its traceback before the last line: there is no log."""
         try:
-            work(self._assignment, self._parts, self._comm, self._device, self._note_start)
+            with children_leave():
+                work(self._assignment, self._parts, self._comm, self._device, self._note_start)
         except Exception as error:
             if isinstance(error, StoreGoneError):
                 raise _lost_worker_0(self._comm.rank, f"{error}; {what_is_saved(self._assignment)}") from None

@@ -19,6 +19,7 @@ from ...tracking.files import open_to_write
 from ...tracking.records import PlanSummary
 from ...tracking.run_directory import writing
 from ..base.failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, traceback_of, words_of
+from ..base.forked import children_leave
 from ..base.parent_death import die_with_parent
 from ..base.signals import STOP_SIGNALS
 from ..config.experiment import from_plain
@@ -79,7 +80,8 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
         )
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)
-        launcher.work(rank, told["store"], assignment, parts, device, say_started)
+        with children_leave():
+            launcher.work(rank, told["store"], assignment, parts, device, say_started)
     except BaseException as error:
         ended = describe(error, launcher.failed_rank())
         with suppress(OSError):  # a full disk takes no log either

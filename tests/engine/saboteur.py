@@ -81,6 +81,8 @@ class Sabotage(DataParallel):
             "vanish",
             "kill",
             "sleep",
+            "fork",
+            "fork_and_raise",
         ] = "none",
         rank: int = 1,
         at: int = 3,
@@ -92,6 +94,7 @@ class Sabotage(DataParallel):
         `babble`: raise with a megabyte of words. `lie`: raise what looks like success. `missum`: from now on sum, and
         send, the first three entries of each tensor. `refuse`: raise an error of the configuration when it is made.
         `leave_a_lock`: make a semaphore, as libraries do. `vanish`: leave without a word and with status 0.
+        `fork`: make a child that leaves by sys.exit, and wait for it. `fork_and_raise`: the child raises.
         """
         if act == "refuse" and multiprocessing.current_process().name == f"paceline-worker-{rank}":
             raise ConfigError("data.root=/data: is not on this host")
@@ -143,5 +146,17 @@ class Sabotage(DataParallel):
                 os._exit(0)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "fork" | "fork_and_raise":
+                if (child := os.fork()) == 0:
+                    if self.act == "fork":
+                        sys.exit(5)
+                    raise SabotageError("this is the child")
+                deadline = time.monotonic() + 20
+                while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                if ended == (0, 0):
+                    os.kill(child, signal.SIGKILL)
+                    raise SabotageError("the child hangs")
+                print("the child left with", os.waitstatus_to_exitcode(ended[1]))
             case "sleep":
                 time.sleep(FOREVER)

@@ -44,6 +44,15 @@ def test_a_megabyte_of_words_neither_blocks_nor_hides_the_cause(train: Train, ro
     assert (root / "victim" / "logs" / f"worker-{workers - 1:03d}.log").read_text().count("word ") > 100_000
 
 
+@pytest.mark.parametrize(("act", "status"), [("fork", 5), ("fork_and_raise", 1)])
+def test_a_child_that_a_worker_forked_leaves_and_the_run_goes_on(
+    act: str, status: int, train: Train, root: Path
+) -> None:
+    train("strategy=sabotage", f"strategy.act={act}", name="parent")
+    log = (root / "parent" / "logs" / "worker-001.log").read_text()
+    assert f"the child left with {status}" in log and ("this is the child" in log) == (act == "fork_and_raise")
+
+
 def test_an_exception_that_says_success_and_commands_the_terminal_is_a_failure_in_plain_characters(
     start: Start,
 ) -> None:

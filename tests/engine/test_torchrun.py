@@ -149,6 +149,16 @@ def test_under_torchrun_a_workers_exception_is_said_and_nothing_is_left(agents: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("act", "status"), [("fork", 5), ("fork_and_raise", 1)])
+def test_a_child_that_the_chief_forked_does_not_end_the_run(act: str, status: int, agents: Agents, root: Path) -> None:
+    agents.start(1, 2, "strategy=sabotage", f"strategy.act={act}", "strategy.rank=0")
+    assert agents.wait() == [0], agents.said()
+    assert f"the child left with {status}" in agents.said() and "left before the end" not in agents.said()
+    ends = [record for record in RunDirectory(root / "mine").records() if record["kind"] == "end"]
+    assert ends == [{"kind": "end", "status": "completed"}]
+
+
+@pytest.mark.slow
 @pytest.mark.fault
 def test_sigterm_to_torchrun_saves_and_the_run_goes_on_to_the_same_bits(
     agents: Agents, train: Train, root: Path
