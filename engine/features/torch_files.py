@@ -5,11 +5,13 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor
 
 from ...compat.storages import storage_key
+from ...compat.unpickling import without_bytearray
 from ...conf.errors import ConfigError
 from ...tracking.files import NotRegularError, check_regular
 from ...tracking.visible import visible
@@ -27,10 +29,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     try:
         check_regular(path)
-        with warnings.catch_warnings(action="ignore"):  # of other versions of pickles
+        _check_size(path)
+        with without_bytearray(), warnings.catch_warnings(action="ignore"):  # of other versions of pickles
             found = torch.load(path, map_location="cpu", weights_only=True)
     except NotRegularError as error:
         raise ConfigError(f"weights={path}: {error}") from None
+    except ConfigError:
+        raise
     except pickle.UnpicklingError:
         more = f" ({', '.join(names)})" if (names := _classes(path)) else ""
         raise ConfigError(f"weights={path}: holds more than tensors{more}, and nothing runs it. {WAY_OUT}") from None
@@ -50,6 +55,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise ConfigError(f"weights={path}: {name} is sparse or quantized. Save dense tensors of numbers.")
     first: dict[tuple[object, ...], Tensor] = {}
     return {name: first.setdefault(_place(tensor), tensor.detach()) for name, tensor in found.items()}
+
+
+def _check_size(path: Path) -> None:
+    """Refuses a file whose parts are longer than itself. Raises `ConfigError`, and what `ZipFile` raises."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":  # torch.save's former format has no parts
+            return
+        length = sum(entry.file_size for entry in ZipFile(file).infolist())
+    if length > path.stat().st_size:
+        raise ConfigError(f"weights={path}: unpacks to {length:,} bytes, and torch.save packs nothing. {WAY_OUT}")
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

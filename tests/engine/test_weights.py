@@ -2,6 +2,7 @@
 
 import pickle
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import safetensors.torch
@@ -206,6 +207,32 @@ def test_a_file_of_torch_save_with_more_or_less_is_refused_with_the_reason(conte
         torch.save(content, file)
     with pytest.raises(error, match=said):
         engine.prepare(["model=linear", f"weights={file}"]).plan()
+
+
+class Long:
+    """Makes a long buffer where a pickle runs it."""
+
+    def __reduce__(self):
+        return bytearray, (2**28,)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_file_of_torch_save_makes_no_long_buffer(legacy, tmp_path):
+    file = tmp_path / "w.pt"
+    torch.save({"a": Long()}, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(ConfigError, match="holds more than tensors"):
+        engine.prepare(["model=linear", f"weights={file}"]).plan()
+    torch.save({"a": bytearray(3)}, file)
+    assert torch.load(file, weights_only=True) == {"a": bytearray(3)}, "torch itself is as it was"
+
+
+def test_a_packed_file_of_torch_save_is_refused(tmp_path):
+    torch.save({"a": torch.zeros(1000)}, tmp_path / "w.pt")
+    with ZipFile(tmp_path / "w.pt") as whole, ZipFile(tmp_path / "packed.pt", "w", ZIP_DEFLATED) as packed:
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name))
+    with pytest.raises(ConfigError, match=r"packed\.pt: unpacks to [\d,]+ bytes, and torch\.save packs nothing"):
+        engine.prepare(["model=linear", f"weights={tmp_path / 'packed.pt'}"]).plan()
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".pkl"])
