@@ -155,7 +155,7 @@ def use_own_folder() -> None:
         os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
     folder = _extensions()
     try:
-        private(folder)
+        folder = private(folder)
     except NotPrivateError as error:
         raise MissingToolError(
             f"TORCH_EXTENSIONS_DIR={folder}: DeepSpeed loads code from there, and {error}. Name a folder that only you "

@@ -88,6 +88,15 @@ def folder_now(monkeypatch, root):
     return os.environ["TORCH_EXTENSIONS_DIR"]
 
 
+def test_a_link_in_the_path_is_followed_once(monkeypatch, tmp_path):
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "link"))
+    deepspeed_ops.use_own_folder()
+    assert Path(os.environ["TORCH_EXTENSIONS_DIR"]).parent == tmp_path / "mine", "the link may lead elsewhere later"
+
+
 def test_environments_of_the_same_versions_share_a_folder_of_this_users(monkeypatch, tmp_path):
     ours = folder_now(monkeypatch, tmp_path)
     assert Path(ours).parent == tmp_path and stat.S_IMODE(Path(ours).stat().st_mode) == 0o700
