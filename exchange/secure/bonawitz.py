@@ -117,7 +117,7 @@ class Bonawitz(Secure):
         self._comm, self._identity = comm, Identity(token_bytes(KEY))
         own = torch.tensor([*self._identity.public], dtype=torch.int64)
         told = comm.all_gather(own).view(comm.size, -1).tolist()
-        self._known = {client: bytes(public) for client, public in enumerate(told[:-1])}
+        self._known = {client: _public(client, numbers) for client, numbers in enumerate(told[:-1])}
 
     # -- a client
 
@@ -288,6 +288,13 @@ class Bonawitz(Secure):
         peers = NUMBER + (m - 1) * (NUMBER + SEALED + 2 * HASH)
         signed = ids + SIGNATURE * m
         return NUMBER + ids + KEYS * m + peers + signed + ids + ids + NUMBER + signed
+
+
+def _public(client: int, numbers: list[int]) -> bytes:
+    try:
+        return bytes(numbers)
+    except ValueError:
+        raise SecureError(f"client {client} told a public key that is none, as training began") from None
 
 
 def _packed_keys(keys: Keys) -> bytes:

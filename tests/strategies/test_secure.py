@@ -358,3 +358,14 @@ def test_a_client_that_breaks_the_rules_ends_the_run_at_once_and_is_named(act: s
     with pytest.raises(RuntimeError, match=f"(client|worker) {LIAR}.*{ACTS[act][1]}") as ended:
         trained(Federation(act=act))
     assert ended.value.exit_code == 4  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_client_whose_public_key_is_none_is_named() -> None:
+    class Told:
+        rank, size = 0, 3
+
+        def all_gather(self, own: torch.Tensor) -> torch.Tensor:
+            return torch.cat([own, own + 1000, own])
+
+    with pytest.raises(SecureError, match="client 1 told a public key that is none"):
+        Bonawitz().begin(cast(Any, Told()))
