@@ -7,7 +7,8 @@ The step is 2 n phases: layer i is phase i going forward and 2 n - 1 - i coming 
     y = leave(y)                                   forward: identity    backward: the phase begins, all is fetched
 
 What activation checkpointing computes again in backward reads a layer's weights from the layer: for the length of its
-phase the layer has those that were fetched.
+phase the layer has those that were fetched. A reentrant checkpoint (`use_reentrant=True`) also leaves its gradients
+there, which are added to those of the graph.
 
 The last layer, with the loss, goes straight from forward to backward and is never let go of.
 """
@@ -111,6 +112,7 @@ class OffloadedStep:
         self._tokens: list[Tensor] = []
         self.outgoing: dict[int, list[tuple[Copy, Tensor] | None]] = {}  # gradients on their way, by layer
         self._fetched_in_place = ExitStack()  # of the layer whose backward pass is under way
+        self._recomputing: list[Tensor] = []  # its trained weights, as it has them for that time
 
     # -- forward
 
@@ -221,6 +223,7 @@ class OffloadedStep:
         layer, fetched = self._layers[i], self._weights[i]
         trains = {name: parameter.requires_grad for name, parameter in layer.named_parameters()}
         given = {name: tensor.detach().requires_grad_(trains.get(name, False)) for name, tensor in fetched.items()}
+        self._recomputing = [given[name] for name, is_trained in trains.items() if is_trained]
         self._fetched_in_place.callback(_keep_buffers, layer, given)
         self._fetched_in_place.enter_context(with_tensors(layer, given))
 
@@ -231,6 +234,8 @@ class OffloadedStep:
     def gradients(self, i: int, x: Tensor | None, weights: Sequence[Tensor | None]) -> None:
         """All gradients of layer i are there: of its input, and of its trained weights. Its phase is over."""
         self.restore()
+        weights = [_sum(gradient, again.grad) for gradient, again in zip(weights, self._recomputing, strict=True)]
+        self._recomputing = []
         for gradient in weights:
             if gradient is not None and gradient.layout is not torch.strided:
                 raise ConfigError(
@@ -408,6 +413,12 @@ def _keep_buffers(layer: nn.Module, given: dict[str, Tensor]) -> None:
     """Copy what a pass made of them to the host: running statistics; not every write is seen in their version."""
     for name, buffer in layer.named_buffers():
         buffer.data.copy_(given[name].detach())
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def trained(layer: nn.Module) -> list[nn.Parameter]:

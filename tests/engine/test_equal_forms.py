@@ -1,0 +1,43 @@
+"""Models in unusual forms train as the same models in plain torch do."""
+
+import pytest
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.offload import Offload
+from paceline.strategies.sync.bsp import BSP
+from paceline.testing import FABRICS, TrainingCase, TrainingPlan, distance, serial, train
+from paceline.testing.training import CLASSES, FEATURES
+
+SIZES = [[4, 4], [3, 4], [4, 4]]  # [step][replica] samples
+
+
+class Checkpointed(nn.Module):
+    """A linear layer, some of whose uses are computed again in backward, by a reentrant checkpoint."""
+
+    def __init__(self, also_plain: bool) -> None:
+        super().__init__()
+        self.layer, self.also_plain = nn.Linear(8, 8), also_plain
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self.layer, x, use_reentrant=True)
+        return y + self.layer(x) if self.also_plain else y
+
+
+def reentrant(also_plain: bool = False) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.Tanh(), Checkpointed(also_plain), nn.Tanh(), nn.Linear(8, CLASSES)
+    ).double()
+
+
+def reentrant_and_plain() -> nn.Sequential:
+    return reentrant(also_plain=True)
+
+
+@pytest.mark.parametrize("strategy", [DataParallel, Offload])
+@pytest.mark.parametrize("model", [reentrant, reentrant_and_plain])
+def test_a_reentrant_checkpoint_trains_its_weights(model, strategy):
+    case = TrainingCase(SIZES, model)
+    results = FABRICS["virtual"](2, train, TrainingPlan(strategy(), BSP(), case))
+    assert all(distance(each["weights"], serial(case)) < 1e-12 for each in results)
