@@ -41,6 +41,9 @@ def copied(module: Module, known: dict[int, Any] | None = None, is_alone: bool =
             made = copy.deepcopy(module, memo)
         except TypeError as error:
             raise _uncopied(module, error) from error
+    for one, its in zip(module.parameters(), made.parameters(), strict=True):
+        if not its.is_leaf:  # of a ScriptModule, which copies tensors by an operation of autograd
+            its.detach_().requires_grad_(one.requires_grad)
     for each in functions:
         own: FunctionType = memo[id(each)]
         for cell, its in zip(own.__closure__ or (), each.__closure__ or (), strict=True):
