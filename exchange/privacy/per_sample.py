@@ -88,7 +88,12 @@ class PerSample:
             """`fields`: of one sample, its inputs, then its targets."""
             each = iter(fields)
             x, y = (of_each(samples, lambda _: next(each)[None]) for samples in (inputs, targets))
-            return self._loss(call(partial(_computed, self._bare, {**weights, **rest}), x), y)
+            given = {**weights, **rest}
+            outputs = call(partial(_computed, self._bare, given), x)
+            for name, kept in rest.items():  # a forward may put another tensor in a buffer's place
+                if given[name] is not kept and given[name].shape == kept.shape:
+                    kept.copy_(given[name].detach())
+            return self._loss(outputs, y)
 
         fields = [*tensors_of(inputs), *tensors_of(targets)]
         if len(inputs) == 1:

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from paceline.exchange.privacy.dp_sgd import DPSGD
+from paceline.exchange.privacy.per_sample import PerSample
 from paceline.strategies.core.copies import copy_of
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.offload import Offload
@@ -59,3 +61,40 @@ def test_a_copy_of_a_scripted_layer_has_its_own_gradients():
     copy(torch.ones(1, FEATURES, dtype=torch.float64)).sum().backward()
     assert all(each.grad is None for each in model.parameters())
     assert [each.grad is not None for each in copy.parameters()] == [each.requires_grad for each in model.parameters()]
+
+
+class Counts(nn.Module):
+    """Counts its passes in a buffer, in place or by another tensor."""
+
+    count: Tensor
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.layer, self.in_place = nn.Linear(FEATURES, CLASSES), in_place
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            self.count += 1
+        else:
+            self.count = self.count + 1
+        return self.layer(x) * (1 + 0.1 * self.count)
+
+
+@pytest.mark.parametrize("at_once", [1, None])
+def test_a_replaced_buffer_is_kept_where_each_sample_has_its_gradient(at_once):
+    seen = []
+    for in_place in (True, False):
+        torch.manual_seed(0)
+        model = Counts(in_place)
+        own = PerSample(model, nn.functional.cross_entropy, DPSGD(1.0, 1.0, at_once=at_once), 0)
+        losses = [own.losses(model, *samples(step, at_once or 3))[0] for step in range(2)]
+        seen.append((model.count, torch.cat(losses)))
+    assert torch.equal(*next(zip(*seen, strict=True)))
+    assert seen[0][0] == 2
+    assert torch.equal(seen[0][1], seen[1][1])
+
+
+def samples(step: int, count: int) -> tuple[Tensor, Tensor]:
+    inputs, targets = TrainingCase([[count]] * (step + 1)).step(step)
+    return inputs.float(), targets
