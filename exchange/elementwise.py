@@ -36,15 +36,25 @@ def check_rows(model: nn.Module, setting: str) -> None:
             raise ConfigError(
                 f"{setting}: parameter {name} is one number, and has no rows to cut up. Give it the shape [1]"
             )
+        if parameter.numel() == 0:
+            raise ConfigError(
+                f"{setting}: parameter {name} has no entries, and no rows to cut up. Remove it, or choose "
+                "strategy=data_parallel."
+            )
         if not parameter.is_contiguous():
             raise ConfigError(
                 f"{setting}: parameter {name} is not contiguous in memory, such as a transposed tensor or one in "
                 "channels_last, and only contiguous ones are cut up. Choose strategy=data_parallel, or contiguous()."
             )
+    check_dense(model, setting, "cut up")
+
+
+def check_dense(model: nn.Module, setting: str, handled: str) -> None:
+    """Raises `ConfigError` for a sparse gradient. `handled`: what `setting` does with dense ones alone."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ConfigError(
-                f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are cut up. Choose "
+                f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are {handled}. Choose "
                 "strategy=data_parallel, or build the embedding with sparse=False."
             )
 

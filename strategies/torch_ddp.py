@@ -43,7 +43,7 @@ from ..cost.transfer import Transfer, passes
 from ..exchange.buckets import grouped
 from ..exchange.clip import Clip
 from ..exchange.collectives import Fabric
-from ..exchange.elementwise import check_saved, check_uncoupled
+from ..exchange.elementwise import check_dense, check_saved, check_uncoupled
 from .core.batch import Batch, BeforeBackward
 from .core.cost import Transfers, World, payload
 from .core.loss import Loss
@@ -84,6 +84,7 @@ class TorchDDP(Strategy):
                 check(optimizer, "strategy.zero_optimizer=true", "strategy.zero_optimizer=false")
 
     def split(self, model: nn.Module) -> list[nn.Module]:
+        check_dense(model, "strategy=torch_ddp", "reduced")
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
         if self.zero_optimizer and len(dtypes) > 1:
             raise ConfigError(

@@ -5,12 +5,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.privacy.dp_sgd import DPSGD
 from paceline.exchange.privacy.per_sample import PerSample
 from paceline.strategies.core.copies import copy_of
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.offload import Offload
 from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.torch_ddp import TorchDDP
+from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.testing import FABRICS, TrainingCase, TrainingPlan, distance, serial, train
 from paceline.testing.training import CLASSES, FEATURES
 
@@ -98,3 +101,27 @@ def test_a_replaced_buffer_is_kept_where_each_sample_has_its_gradient(at_once):
 def samples(step: int, count: int) -> tuple[Tensor, Tensor]:
     inputs, targets = TrainingCase([[count]] * (step + 1)).step(step)
     return inputs.float(), targets
+
+
+def sparse() -> nn.Module:
+    return nn.Sequential(nn.Embedding(5, 4, sparse=True))
+
+
+def without_entries() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.none = nn.Parameter(torch.zeros(0, 2))
+    return model
+
+
+@pytest.mark.parametrize(
+    "strategy, model, why",
+    [
+        (TorchDDP(), sparse, "gradient of 0.weight is sparse"),
+        (TorchDDP(zero_optimizer=True), sparse, "gradient of 0.weight is sparse"),
+        (TorchFSDP(), sparse, "gradient of 0.weight is sparse"),
+        (TorchFSDP(), without_entries, "parameter none has no entries"),
+    ],
+)
+def test_gradients_that_a_strategy_cannot_send_are_refused(strategy, model, why):
+    with pytest.raises(ConfigError, match=why):
+        strategy.split(model())
