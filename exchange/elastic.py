@@ -63,11 +63,12 @@ class Replica:
         """[n]: x_i, W_i itself without Nesterov momentum."""
         if not self._nesterov:
             return self.weights
-        [group] = self._optimizer.param_groups
+        groups = {parameter: group for group in self._optimizer.param_groups for parameter in group["params"]}
         x = self.weights.clone()
         for view, parameter in zip(views_of(x, self._parameters), self._parameters, strict=True):
             b = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if b is not None:
+                group = groups[parameter]
                 view.add_(b, alpha=float(group["lr"]) * group["momentum"])
         return x
 

@@ -12,6 +12,8 @@ from paceline.strategies.core.copies import copy_of
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.offload import Offload
 from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.easgd import EASGD
+from paceline.strategies.sync.easgd_round_robin import RoundRobinEASGD
 from paceline.strategies.torch_ddp import TorchDDP
 from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.testing import FABRICS, TrainingCase, TrainingPlan, distance, serial, train
@@ -125,3 +127,17 @@ def without_entries() -> nn.Module:
 def test_gradients_that_a_strategy_cannot_send_are_refused(strategy, model, why):
     with pytest.raises(ConfigError, match=why):
         strategy.split(model())
+
+
+def in_groups(parameters) -> torch.optim.Optimizer:
+    """SGD with a group for each parameter, which together say the same as one group."""
+    return torch.optim.SGD([{"params": [each]} for each in parameters], lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("sync", [EASGD, RoundRobinEASGD])
+def test_a_spring_knows_the_momentum_of_each_group(sync):
+    one, several = (
+        FABRICS["virtual"](2, train, TrainingPlan(DataParallel(), sync(period=1, nesterov=True), case))
+        for case in (TrainingCase(SIZES), TrainingCase(SIZES, optimizer=in_groups))
+    )
+    assert all(distance(a["weights"], b["weights"]) == 0 for a, b in zip(one, several, strict=True))
