@@ -131,6 +131,12 @@ def _traced(model: nn.Module) -> list[Block]:
             "them, each of which takes what the one before gives; strategy=data_parallel takes any module"
         ) from error
     _check_names(graph)
+    if not isinstance(next(node for node in graph.nodes if node.op == "output").args[0], fx.Node):
+        raise ConfigError(
+            f"strategy.stages: the forward of {kind} returns an object, and a stage passes on one tensor. Wrap it in a "
+            "module that returns the logits (docs/your_own.md), or choose strategy=data_parallel, which takes any "
+            "module."
+        )
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     anywhere = recomputable(graph, model)
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in anywhere]

@@ -11,6 +11,7 @@ from paceline.exchange.privacy.per_sample import PerSample
 from paceline.strategies.core.copies import copy_of
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.offload import Offload
+from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.easgd import EASGD
 from paceline.strategies.sync.easgd_round_robin import RoundRobinEASGD
@@ -141,3 +142,22 @@ def test_a_spring_knows_the_momentum_of_each_group(sync):
         for case in (TrainingCase(SIZES), TrainingCase(SIZES, optimizer=in_groups))
     )
     assert all(distance(a["weights"], b["weights"]) == 0 for a, b in zip(one, several, strict=True))
+
+
+class Returning(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> object:
+        hidden = self.first(x)
+        logits = self.last(hidden)
+        if self.kind == "logits":
+            return {"logits": logits}
+        return {"logits": logits, "more": hidden if self.kind == "logits and hidden" else x.sum()}
+
+
+@pytest.mark.parametrize("kind", ["logits", "logits and hidden", "logits and a sum"])
+def test_a_pipeline_refuses_a_model_that_returns_a_dict(kind):
+    with pytest.raises(ConfigError, match="the forward of Returning returns an object"):
+        blocks_of(Returning(kind))
