@@ -13,7 +13,7 @@ import keyword
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from operator import getitem
 from typing import Any, cast
 from unicodedata import normalize
@@ -131,7 +131,8 @@ def _traced(model: nn.Module) -> list[Block]:
             "them, each of which takes what the one before gives; strategy=data_parallel takes any module"
         ) from error
     _check_names(graph)
-    if not isinstance(next(node for node in graph.nodes if node.op == "output").args[0], fx.Node):
+    returned: Any = graph.output_node().args[0]
+    if not isinstance(returned, fx.Node) or isinstance(returned.target, type):  # a tuple; a named one
         raise ConfigError(
             f"strategy.stages: the forward of {kind} returns an object, and a stage passes on one tensor. Wrap it in a "
             "module that returns the logits (docs/your_own.md), or choose strategy=data_parallel, which takes any "
@@ -140,15 +141,13 @@ def _traced(model: nn.Module) -> list[Block]:
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     anywhere = recomputable(graph, model)
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and node not in anywhere]
-    returned: Any = graph.output_node().args[0]
-    if len(inputs) != 1 or not nodes or returned not in nodes or isinstance(returned.target, type):  # a named tuple
+    if len(inputs) != 1 or returned not in nodes:
         raise ConfigError(
             f"strategy.stages: the forward of {kind} must take one tensor, do something with it and return one. It "
             f"takes {', '.join(node.name for node in inputs) or 'none'}. Wrap it in a module that calls it with one "
             "tensor (docs/your_own.md), or choose strategy=data_parallel, which takes any module."
         )
-    blocks: list[Block] = []
-    entering, begin = before = inputs[0], 0
+    ends: list[tuple[fx.Node, int]] = []  # the value that leaves a block, and how many nodes come before it
     alive = {inputs[0]: len(inputs[0].users)}  # values -> users to come
     for i, node in enumerate(nodes):
         for given in node.all_input_nodes:
@@ -156,12 +155,11 @@ def _traced(model: nn.Module) -> list[Block]:
                 alive[given] -= 1
         alive = {value: users for value, users in alive.items() if users} | {node: len(node.users)}
         if len(alive) == 1 and not any(_takes_apart(each) or node in changed(each) for each in node.users):
-            blocks.append(_segment(entering, nodes[begin : i + 1], node))
-            entering, begin, before = node, i + 1, (entering, begin)
-    if entering is returned:  # what the forward does after it goes with it
-        entering, begin = before
-        blocks.pop()
-    return [*blocks, _segment(entering, nodes[begin:], returned)]
+            ends.append((node, i + 1))
+    # the last block has all that follows: changes of its result in place, and values that nobody uses
+    ends = [*(end for end in ends if end[0] is not returned), (returned, len(nodes))]
+    begins = [(inputs[0], 0), *ends]
+    return [_segment(entering, nodes[i:j], leaving) for (entering, i), (leaving, j) in pairwise(begins)]
 
 
 def _takes_apart(node: fx.Node) -> bool:
@@ -189,7 +187,7 @@ def _check_names(graph: fx.Graph) -> None:
         )
 
 
-def _segment(entering: fx.Node, nodes: list[fx.Node], returned: Any) -> Block:
+def _segment(entering: fx.Node, nodes: list[fx.Node], leaving: fx.Node) -> Block:
     graph = fx.Graph()
     copies = {entering: graph.placeholder("x")}
 
@@ -202,7 +200,7 @@ def _segment(entering: fx.Node, nodes: list[fx.Node], returned: Any) -> Block:
         for given in node.all_input_nodes:
             copied(given)
         copies[node] = graph.node_copy(node, copied)
-    graph.output(copies[returned])
+    graph.output(copies[leaving])
     uses = tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")))
     name = next((str(node.target) for node in nodes if node.op == "call_module"), nodes[0].name)
     return Block(name, uses, _function(graph))

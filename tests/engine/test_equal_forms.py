@@ -161,3 +161,36 @@ class Returning(nn.Module):
 def test_a_pipeline_refuses_a_model_that_returns_a_dict(kind):
     with pytest.raises(ConfigError, match="the forward of Returning returns an object"):
         blocks_of(Returning(kind))
+
+
+class Ending(nn.Module):
+    """Ends with values that nobody uses, or with a change of its result in place."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        mean = hidden.mean()
+        logits = self.last(hidden)
+        if self.kind == "unused":
+            mean * 2 + logits.sum()
+        elif self.kind == "unused alone":
+            logits.sum()
+        elif self.kind == "in place":
+            logits.clamp_(-0.3, 0.3)
+        else:
+            logits.mul_(mean + 1)
+        return logits
+
+
+@pytest.mark.parametrize("kind", ["unused", "unused alone", "in place", "in place by another"])
+def test_stages_compute_all_of_a_forward(kind):
+    torch.manual_seed(0)
+    model, (x, _) = Ending(kind), TrainingCase([[5]]).step(0)
+    result = x
+    for block in blocks_of(model):
+        result = block.run(model, result)
+    assert torch.equal(result, model(x))
