@@ -8,12 +8,13 @@ all. So the run ends, and says why. A parameter of the set may be frozen, and ma
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, TypeGuard
 
-from torch import Size, Tensor, nn
+from torch import Size, Tensor, nn, strided
 from torch.optim import Optimizer
 
 from ...compat.modules import buffers_in, registered, saved_buffers
+from ...compat.storages import storage_key
 from ...strategies.core.memory_format import keep_layout
 from .errors import ChangedModelError
 
@@ -168,8 +169,9 @@ class Vectors:
 
 def keep_memory(optimizer: Optimizer) -> None:
     """Has the parameters of a user's optimizer stay in their memory, where a sync mode or a server has views of it: an
-    optimizer may put other memory under a parameter (`p.data = p.data - lr * p.grad`). State that any optimizer loads
-    gets the memory format of its parameters.
+    optimizer may put other memory under a parameter (`p.data = p.data - lr * p.grad`). A gradient that it keeps in its
+    state (`state["before"] = p.grad`) is copied there, as the next one may come into the same memory. State that any
+    optimizer loads gets the memory format of its parameters.
     """
     keep_layout(optimizer)
     if type(optimizer).__module__.startswith(("torch.", f"{__name__.partition('.')[0]}.")):
@@ -185,9 +187,18 @@ def keep_memory(optimizer: Optimizer) -> None:
                 data.copy_(each.data)
                 each.data = data
         kept.clear()
+        for each, state in optimizer.state.items():
+            gradient = each.grad if isinstance(each, Tensor) else None
+            for key, value in state.items():
+                if _has_memory(gradient) and _has_memory(value) and storage_key(value) == storage_key(gradient):
+                    state[key] = value.detach().clone()
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
+
+
+def _has_memory(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.layout is strided
 
 
 def _stepped(optimizer: Optimizer) -> set[int]:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from paceline.conf.errors import ConfigError
+from paceline.engine.base.trained import keep_memory
 from paceline.exchange.privacy.dp_sgd import DPSGD
 from paceline.exchange.privacy.per_sample import PerSample
 from paceline.strategies.core.copies import copy_of
@@ -194,3 +195,31 @@ def test_stages_compute_all_of_a_forward(kind):
     for block in blocks_of(model):
         result = block.run(model, result)
     assert torch.equal(result, model(x))
+
+
+class Optimistic(torch.optim.Optimizer):
+    """Steps by 1.5 g_t - 0.5 g_(t-1), and keeps the last gradient as it is, without a copy."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            before = self.state[parameter].get("before", parameter.grad)
+            parameter.sub_(0.1 * (1.5 * parameter.grad - 0.5 * before))
+            self.state[parameter]["before"] = parameter.grad
+
+
+def test_an_optimizer_may_keep_a_gradient_whose_memory_gets_the_next_one():
+    weights = []
+    for in_one_memory in (False, True):
+        parameter = nn.Parameter(torch.zeros(3))
+        optimizer, room = Optimistic([parameter]), torch.zeros(6)
+        keep_memory(optimizer)
+        for step in range(3):
+            gradient = torch.arange(3.0) + step**2
+            parameter.grad = room[3:].copy_(gradient) if in_one_memory else gradient
+            optimizer.step()
+        weights.append(parameter.detach())
+    assert torch.equal(*weights)
