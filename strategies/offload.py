@@ -102,6 +102,13 @@ class Offload(Strategy):
                 f"strategy=offload fetches the layers of an nn.Sequential one by one, and {type(model).__name__} is "
                 "none, or has a forward or hooks of its own; strategy=data_parallel takes any module"
             )
+        for name, layer in layers_of(model).items():
+            holding = [each for _, each in layer.named_modules(remove_duplicate=False) if _holds_tensors(each)]
+            if len({*holding}) < len(holding):
+                raise ConfigError(
+                    f"strategy=offload: layer {name} has a module under two names, and each name would be given "
+                    "weights of its own. Choose strategy=data_parallel, or call the module twice by one name."
+                )
         return [_layers_of(model)]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
@@ -195,6 +202,10 @@ class OffloadedLayers(nn.Sequential):
             input = offloaded.run(i, input)
             offloaded.leave(i, input)
         return input
+
+
+def _holds_tensors(module: nn.Module) -> bool:
+    return bool(module._parameters or module._buffers)
 
 
 def _layers_of(model: nn.Module) -> OffloadedLayers:

@@ -223,3 +223,11 @@ def test_an_optimizer_may_keep_a_gradient_whose_memory_gets_the_next_one():
             optimizer.step()
         weights.append(parameter.detach())
     assert torch.equal(*weights)
+
+
+def test_offload_refuses_a_layer_with_a_module_under_two_names():
+    shared = nn.Linear(8, 8)
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Sequential(shared, nn.Tanh(), shared), nn.Linear(8, CLASSES))
+    with pytest.raises(ConfigError, match="layer 1 has a module under two names"):
+        Offload().split(model)
+    Offload().split(nn.Sequential(shared, nn.Tanh(), nn.ReLU(), shared))
