@@ -19,7 +19,7 @@ from ...batches import Samples, call, of_each, tensors_of
 from ...conf.errors import ConfigError
 from ...strategies.core.accumulation import unweighed, weigher
 from ...strategies.core.batch import Batch, Pass
-from ...strategies.core.copies import copied
+from ...strategies.core.copies import without_data
 from ...strategies.core.cost import payload
 from ...strategies.core.loss import Loss
 from ..seeded import generator
@@ -36,7 +36,7 @@ class PerSample:
         """`module`: before anybody hooks themselves into it."""
         self.privacy, self.held = privacy, 0
         self._loss, self._weigh, self._replica = unweighed(loss), weigher(loss), replica
-        self._bare = copied(module).to("meta")  # how the model computes, without hooks; weights are given to it
+        self._bare = without_data(module, plain=False)  # how the model computes, without hooks; weights are given to it
         self._step, self._noise = -1, generator()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:

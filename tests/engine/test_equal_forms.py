@@ -231,3 +231,16 @@ def test_offload_refuses_a_layer_with_a_module_under_two_names():
     with pytest.raises(ConfigError, match="layer 1 has a module under two names"):
         Offload().split(model)
     Offload().split(nn.Sequential(shared, nn.Tanh(), nn.ReLU(), shared))
+
+
+def test_tied_weights_have_the_gradients_of_each_sample():
+    model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh(), nn.Linear(FEATURES, FEATURES))
+    model[2].weight = model[0].weight
+    own = PerSample(model, nn.functional.cross_entropy, DPSGD(1.0, 1.0), 0)
+    inputs, targets = samples(0, 3)
+    losses, weights = own.losses(model, inputs, targets)
+    expected = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+    torch.testing.assert_close(losses, expected)
+    found = torch.autograd.grad(losses.sum(), weights)
+    for each, whole in zip(found, torch.autograd.grad(expected.sum(), list(model.parameters())), strict=True):
+        torch.testing.assert_close(each.sum(0), whole)
