@@ -233,7 +233,7 @@ class OfHuggingFaceInStages(nn.Module):
 
 def test_a_model_that_returns_an_object_is_cut_in_a_wrapper_that_returns_its_logits() -> None:
     assert len(Pipeline(2).split(OfHuggingFaceInStages())) == 2
-    with pytest.raises(ConfigError, match="returns an object, and a stage passes on one tensor. Wrap it in a module"):
+    with pytest.raises(ConfigError, match=r"returns an object, and a stage passes on one tensor\. Wrap it in a module"):
         Pipeline(2).split(OfHuggingFace())
 
 
