@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = [
     "FakeTensorMode",
@@ -17,6 +17,7 @@ __all__ = [
     "log_softmax",
     "results_of",
     "tree_leaves",
+    "tree_map_only",
     "writes",
     "written_by",
 ]

@@ -205,7 +205,7 @@ class OffloadedLayers(nn.Sequential):
 
 
 def _holds_tensors(module: nn.Module) -> bool:
-    return bool(module._parameters or module._buffers)
+    return any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False))
 
 
 def _layers_of(model: nn.Module) -> OffloadedLayers:

@@ -6,13 +6,15 @@ all. So the run ends, and says why. A parameter of the set may be frozen, and ma
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from operator import is_
-from typing import Any, TypeGuard
+from typing import Any
 
 from torch import Size, Tensor, nn, strided
 from torch.optim import Optimizer
 
+from ...compat.dispatch import tree_map_only
 from ...compat.modules import buffers_in, registered, saved_buffers
 from ...compat.storages import storage_key
 from ...strategies.core.memory_format import keep_layout
@@ -176,29 +178,29 @@ def keep_memory(optimizer: Optimizer) -> None:
     keep_layout(optimizer)
     if type(optimizer).__module__.startswith(("torch.", f"{__name__.partition('.')[0]}.")):
         return
-    kept: list[tuple[Tensor, Tensor]] = []
+    kept: list[tuple[Tensor, Tensor, Tensor | None]] = []
 
     def before(*_: object) -> None:
-        kept[:] = [(each, each.data) for group in optimizer.param_groups for each in group["params"]]
+        kept[:] = [(each, each.data, each.grad) for group in optimizer.param_groups for each in group["params"]]
 
     def after(*_: object) -> None:
-        for each, data in kept:
+        for each, data, gradient in kept:
             if each.data_ptr() != data.data_ptr():
                 data.copy_(each.data)
                 each.data = data
+            state = optimizer.state.get(each)
+            if isinstance(state, dict) and gradient is not None and gradient.layout is strided:
+                copied = partial(_copied, storage_key(gradient))
+                state.update((key, tree_map_only(Tensor, copied, value)) for key, value in [*state.items()])
         kept.clear()
-        for each, state in optimizer.state.items():
-            gradient = each.grad if isinstance(each, Tensor) else None
-            for key, value in state.items():
-                if _has_memory(gradient) and _has_memory(value) and storage_key(value) == storage_key(gradient):
-                    state[key] = value.detach().clone()
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
 
 
-def _has_memory(value: object) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.layout is strided
+def _copied(storage: int, value: Tensor) -> Tensor:
+    """Returns a tensor itself, or a copy if its memory is `storage`."""
+    return value.detach().clone() if value.layout is strided and storage_key(value) == storage else value
 
 
 def _stepped(optimizer: Optimizer) -> set[int]:
