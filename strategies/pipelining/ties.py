@@ -70,7 +70,7 @@ class Ties:
         for weight, group in self._weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-            gradient = weight.grad.contiguous()
+            gradient = weight.grad.to_dense().contiguous()  # that of an embedding may be sparse
             with group.timeline.named("tied gradients"):
                 group.all_reduce(gradient).wait()
             weight.grad = laid_out(gradient, weight)

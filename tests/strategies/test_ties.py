@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, serial, train, workers_of
+from oracles import CLASSES, FEATURES, ROUNDING, Case, Plan, distance, identical, serial, train, workers_of
 from torch import Tensor, nn
 
 from paceline import engine
@@ -127,6 +127,31 @@ def transposed64() -> nn.Sequential:
 def test_a_fused_optimizer_takes_the_sum_for_a_weight_that_is_transposed_in_memory(virtual_workers: Any) -> None:
     case = Case([[4]] * 3, model=transposed64, optimizer=lambda its: torch.optim.AdamW(its, lr=0.05, fused=True))
     _, whole = run(virtual_workers, Pipeline(2, "gpipe", 2, cut=[2]), case)
+    assert distance(whole, serial(case)) < ROUNDING
+
+
+class LookedUp(nn.Module):
+    """[n, features] -> [n, 8]: the sum of rows, with a sparse gradient."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.embedding((x > 0).long(), self.weight, sparse=True).sum(1)
+
+
+def looked_up64() -> nn.Sequential:
+    weight = nn.Parameter(torch.randn(CLASSES, 8).double())
+    inner = nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, CLASSES, bias=False)
+    model = nn.Sequential(LookedUp(weight), *inner).double()
+    model[3].weight = weight
+    return model
+
+
+def test_the_sparse_gradient_of_an_embedding_is_summed_with_the_dense_one_of_a_head(virtual_workers: Any) -> None:
+    case = Case([[4]] * 3, model=looked_up64)
+    _, whole = run(virtual_workers, Pipeline(2, "gpipe", 2, cut=[1]), case)
     assert distance(whole, serial(case)) < ROUNDING
 
 
