@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .kinds import FabricKind
 
 
+HERE = "paceline.engine.jobs.scheduler.Here"  # the class of launchers that start processes on this host
+
+
 def fabric_of(experiment: Experiment) -> "FabricKind":
     """Returns the fabric that `hardware` names. For processes it is those that are there already, ours, or those of a
     scheduler's job, whose launcher has the knob `nodes`.
@@ -33,9 +36,19 @@ def fabric_of(experiment: Experiment) -> "FabricKind":
 
 
 def asked_for(experiment: Experiment) -> int | None:
-    """Returns the number of processes that the launcher is to start elsewhere; None of one that starts none."""
-    launcher = experiment.choice("launcher").knobs
-    return _nodes(launcher["nodes"]) * _each(launcher) if "nodes" in launcher else None
+    """Returns the number of processes that the launcher is to start elsewhere; None of one that starts none.
+
+    Raises `ConfigError` where the choice does not say it.
+    """
+    choice = experiment.choice("launcher")
+    if choice.target == HERE:
+        return None
+    if "nodes" not in choice.knobs:
+        raise ConfigError(
+            f"launcher.nodes: is missing, and launcher={choice.name} starts nothing without it. Give +launcher.nodes=1 "
+            "and +launcher.workers_per_node=2, or choose launcher=auto."
+        )
+    return _nodes(choice.knobs["nodes"]) * _each(choice.knobs)
 
 
 def _nodes(given: object) -> int:

@@ -356,6 +356,7 @@ def test_agents_of_a_range_take_the_samples_that_were_asked_for(
         "launcher.nodes=1.5",
         "launcher.workers_per_node=null",
         "launcher={_target_:paceline.engine.jobs.torchrun.Agents,nodes:1}",
+        "launcher={_target_:paceline.engine.jobs.slurm.Slurm,partition:gpu}",
     ],
 )
 def test_a_launcher_without_a_count_is_refused_by_the_key(override: str) -> None:
