@@ -98,7 +98,10 @@ def _is_of_users(error: Exception) -> bool:
 def _said(error: Exception) -> str:
     cause = error.__cause__ if error.__cause__ is not None else error
     if "on the expected device" in str(cause):  # torch says meta, and the user's code knows of no such device
-        return "it makes a tensor without device=x.device, x its input, and would need that on a GPU, too"
+        return (
+            "it makes a tensor without device=x.device, x its input, and would need that on a GPU, too; or the loss "
+            "keeps a tensor, which `.to(outputs.device)` moves"
+        )
     return said(cause)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.trained import keep_memory
 from paceline.exchange.privacy.dp_sgd import DPSGD
@@ -20,6 +21,8 @@ from paceline.strategies.sync.easgd import EASGD
 from paceline.strategies.sync.easgd_round_robin import RoundRobinEASGD
 from paceline.strategies.torch_ddp import TorchDDP
 from paceline.strategies.torch_fsdp import TorchFSDP
+from paceline.tasks.losses import Task
+from paceline.tasks.losses.metrics import Accuracy
 from paceline.testing import FABRICS, TrainingCase, TrainingPlan, distance, serial, train
 from paceline.testing.training import CLASSES, FEATURES
 
@@ -252,3 +255,21 @@ def test_tied_weights_have_the_gradients_of_each_sample():
     found = torch.autograd.grad(losses.sum(), weights)
     for each, whole in zip(found, torch.autograd.grad(expected.sum(), list(model.parameters())), strict=True):
         torch.testing.assert_close(each.sum(0), whole)
+
+
+def test_a_plan_names_a_tensor_that_a_loss_keeps():
+    plan = engine.plan(
+        data="digits", model="linear", task={"_target_": Weighted}, hardware={"workers": 1}, tracking="none"
+    )
+    assert any("or the loss keeps a tensor" in each for each in plan.notes)
+
+
+class Weighted(Task):
+    targets = "labels"
+    metric = Accuracy()
+
+    def __init__(self) -> None:
+        self.function_of = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.function_of(outputs, targets)
