@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from paceline import engine
@@ -12,13 +13,17 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.base.trained import keep_memory
 from paceline.exchange.privacy.dp_sgd import DPSGD
 from paceline.exchange.privacy.per_sample import PerSample
-from paceline.strategies.core.copies import copy_of
+from paceline.strategies.core.copies import copy_of, give_own_memory
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.offload import Offload
+from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.sync.easgd import EASGD
 from paceline.strategies.sync.easgd_round_robin import RoundRobinEASGD
+from paceline.strategies.sync.local_sgd import LocalSGD
+from paceline.strategies.sync.push_sum import PushSum
 from paceline.strategies.torch_ddp import TorchDDP
 from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.tasks.losses import Task
@@ -257,6 +262,7 @@ def test_tied_weights_have_the_gradients_of_each_sample():
         torch.testing.assert_close(each.sum(0), whole)
 
 
+@pytest.mark.slow
 def test_a_plan_names_a_tensor_that_a_loss_keeps():
     plan = engine.plan(
         data="digits", model="linear", task={"_target_": Weighted}, hardware={"workers": 1}, tracking="none"
@@ -273,3 +279,146 @@ class Weighted(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.function_of(outputs, targets)
+
+
+# -- one layer of a model, in an unusual and in an ordinary form, under each of these
+
+
+class Half(torch.autograd.Function):
+    """Identity, whose gradient is half of its output's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return gradient / 2
+
+
+class By(nn.Module):
+    """A linear layer, and what `forward` makes of it."""
+
+    def __init__(self, forward, **more: Tensor) -> None:
+        super().__init__()
+        self.layer, self.by = linear(), forward
+        for name, each in more.items():
+            setattr(self, name, nn.Parameter(each.double()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.by(self, x)
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(8, 8, dtype=torch.float64)
+
+
+def plain(**more: Tensor) -> nn.Module:
+    return By(lambda it, x: it.layer(x), **more)
+
+
+def with_weight(change) -> nn.Module:
+    made = plain()
+    made.layer.weight = nn.Parameter(change(made.layer.weight.detach()))
+    return made
+
+
+def slice_of_columns(weight: Tensor) -> Tensor:
+    wide = torch.zeros(16, 24, dtype=weight.dtype)
+    wide[::2, ::3] = weight
+    return wide[::2, ::3]
+
+
+def in_one_tensor() -> nn.Module:
+    made, both = plain(), torch.zeros(72, dtype=torch.float64)
+    both[:64], both[64:] = made.layer.weight.detach().flatten(), made.layer.bias.detach()
+    made.layer.weight, made.layer.bias = nn.Parameter(both[:64].view(8, 8)), nn.Parameter(both[64:])
+    return made
+
+
+def normed() -> nn.Module:
+    made = plain()
+    nn.utils.parametrizations.weight_norm(made.layer)
+    return made
+
+
+def normed_by_hand() -> nn.Module:
+    made = By(
+        lambda it, x: F.linear(x, it.scale * it.direction / it.direction.norm(dim=1, keepdim=True), it.layer.bias),
+        scale=torch.zeros(8, 1),
+        direction=torch.zeros(8, 8),
+    )
+    weight = made.layer.weight.detach()
+    made.scale.data, made.direction.data = weight.norm(dim=1, keepdim=True), weight.clone()
+    made.layer.register_parameter("weight", None)
+    return made
+
+
+def hooked() -> nn.Module:
+    made = plain()
+    made.layer.weight.register_hook(lambda gradient: gradient / 2)
+    return made
+
+
+FORMS = {
+    "slice of a tensor": (lambda: with_weight(slice_of_columns), plain),
+    "transposed": (lambda: with_weight(lambda weight: weight.t().contiguous().t()), plain),
+    "views of one tensor": (in_one_tensor, plain),
+    "number": (
+        lambda: By(lambda it, x: it.layer(x) * it.scale, scale=torch.tensor(1.5)),
+        lambda: By(lambda it, x: it.layer(x) * it.scale, scale=torch.tensor([1.5])),
+    ),
+    "no entries": (lambda: plain(none=torch.zeros(0, 3)), plain),
+    "weight norm": (normed, normed_by_hand),
+    "hook": (hooked, lambda: By(lambda it, x: F.linear(x, Half.apply(it.layer.weight), it.layer.bias))),
+    "checkpoint": (lambda: By(lambda it, x: checkpoint(it.layer, x, use_reentrant=False)), plain),
+    "reentrant checkpoint": (lambda: By(lambda it, x: checkpoint(it.layer, x, use_reentrant=True)), plain),
+    "used twice": (
+        lambda: By(lambda it, x: it.layer(it.layer(x))),
+        lambda: By(lambda it, x: F.linear(F.linear(x, *it.layer.parameters()), *it.layer.parameters())),
+    ),
+    "changed in place": (
+        lambda: By(lambda it, x: it.layer(x).clamp_(-0.5, 0.5)),
+        lambda: By(lambda it, x: it.layer(x).clamp(-0.5, 0.5)),
+    ),
+}
+LAYOUTS = {
+    "bsp": lambda: (DataParallel(), BSP()),
+    "bsp_naive": lambda: (DataParallel(), NaiveBSP()),
+    "local_sgd": lambda: (DataParallel(), LocalSGD(period=2)),
+    "easgd": lambda: (DataParallel(), EASGD(period=2)),
+    "push_sum": lambda: (DataParallel(), PushSum()),
+    "offload": lambda: (Offload(), BSP()),
+    "pipeline": lambda: (Pipeline(stages=2, cut=[2]), BSP()),
+}
+
+
+def trained(layer, layout: str) -> list[Tensor]:
+    """Returns each worker's trained weights, as one vector. Parameters of one number have no dimension."""
+
+    def model() -> nn.Module:
+        ends = nn.Linear(FEATURES, 8).double(), nn.Linear(8, CLASSES).double()
+        made = nn.Sequential(ends[0], nn.Tanh(), layer(), nn.Tanh(), ends[1])
+        give_own_memory(made)  # as the engine does
+        return made
+
+    sizes = [[8], [7], [8]] if layout == "pipeline" else SIZES
+    results = FABRICS["virtual"](2, train, TrainingPlan(*LAYOUTS[layout](), TrainingCase(sizes, model)))
+    return [torch.cat(sorted((each.flatten() for each in of["weights"].values()), key=order)) for of in results]
+
+
+def order(weights: Tensor) -> tuple[int, float]:
+    """Parametrizations and forms name and order parameters otherwise."""
+    return len(weights), float(weights.abs().sum())
+
+
+FAST = "bsp", "offload"
+
+
+@pytest.mark.parametrize(
+    "layout", [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in LAYOUTS]
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_trains_as_the_ordinary_one(form, layout):
+    unusual, ordinary = (trained(each, layout) for each in FORMS[form])
+    assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-12) for one, other in zip(unusual, ordinary, strict=True))
