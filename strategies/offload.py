@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any
 
 import torch
@@ -205,7 +206,7 @@ class OffloadedLayers(nn.Sequential):
 
 
 def _holds_tensors(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False))
+    return any(True for _ in chain(module.parameters(recurse=False), module.buffers(recurse=False)))
 
 
 def _layers_of(model: nn.Module) -> OffloadedLayers:
