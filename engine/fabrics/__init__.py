@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...conf.errors import ConfigError
+from ...conf.groups import BY_NAME
 from ..base.started import was_started
 from ..config.experiment import Experiment
 
 if TYPE_CHECKING:
     from .kinds import FabricKind
-
-
-HERE = "paceline.engine.jobs.scheduler.Here"  # the class of launchers that start processes on this host
 
 
 def fabric_of(experiment: Experiment) -> "FabricKind":
@@ -41,7 +39,7 @@ def asked_for(experiment: Experiment) -> int | None:
     Raises `ConfigError` where the choice does not say it.
     """
     choice = experiment.choice("launcher")
-    if choice.target == HERE:
+    if choice.target == BY_NAME["launcher"].base:
         return None
     if "nodes" not in choice.knobs:
         raise ConfigError(

@@ -299,6 +299,10 @@ class Half(torch.autograd.Function):
 class By(nn.Module):
     """A linear layer, and what `forward` makes of it."""
 
+    layer: nn.Linear
+    scale: nn.Parameter
+    direction: nn.Parameter
+
     def __init__(self, forward, **more: Tensor) -> None:
         super().__init__()
         self.layer, self.by = linear(), forward
@@ -313,11 +317,11 @@ def linear() -> nn.Linear:
     return nn.Linear(8, 8, dtype=torch.float64)
 
 
-def plain(**more: Tensor) -> nn.Module:
+def plain(**more: Tensor) -> By:
     return By(lambda it, x: it.layer(x), **more)
 
 
-def with_weight(change) -> nn.Module:
+def with_weight(change) -> By:
     made = plain()
     made.layer.weight = nn.Parameter(change(made.layer.weight.detach()))
     return made
@@ -329,20 +333,20 @@ def slice_of_columns(weight: Tensor) -> Tensor:
     return wide[::2, ::3]
 
 
-def in_one_tensor() -> nn.Module:
+def in_one_tensor() -> By:
     made, both = plain(), torch.zeros(72, dtype=torch.float64)
     both[:64], both[64:] = made.layer.weight.detach().flatten(), made.layer.bias.detach()
     made.layer.weight, made.layer.bias = nn.Parameter(both[:64].view(8, 8)), nn.Parameter(both[64:])
     return made
 
 
-def normed() -> nn.Module:
+def normed() -> By:
     made = plain()
     nn.utils.parametrizations.weight_norm(made.layer)
     return made
 
 
-def normed_by_hand() -> nn.Module:
+def normed_by_hand() -> By:
     made = By(
         lambda it, x: F.linear(x, it.scale * it.direction / it.direction.norm(dim=1, keepdim=True), it.layer.bias),
         scale=torch.zeros(8, 1),
@@ -354,7 +358,7 @@ def normed_by_hand() -> nn.Module:
     return made
 
 
-def hooked() -> nn.Module:
+def hooked() -> By:
     made = plain()
     made.layer.weight.register_hook(lambda gradient: gradient / 2)
     return made
@@ -403,7 +407,8 @@ def trained(layer, layout: str) -> list[Tensor]:
         return made
 
     sizes = [[8], [7], [8]] if layout == "pipeline" else SIZES
-    results = FABRICS["virtual"](2, train, TrainingPlan(*LAYOUTS[layout](), TrainingCase(sizes, model)))
+    strategy, sync = LAYOUTS[layout]()
+    results = FABRICS["virtual"](2, train, TrainingPlan(strategy, sync, TrainingCase(sizes, model)))
     return [torch.cat(sorted((each.flatten() for each in of["weights"].values()), key=order)) for of in results]
 
 
