@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.conf.groups import BY_NAME
 from paceline.engine.api.preparing import prepare
 from paceline.sweep.room import Room, visible_devices, wants
 from paceline.tracking.run_directory import RunDirectory
@@ -18,7 +19,7 @@ WAIT = 20.0  # seconds
 
 def plan(device: str, workers: int, servers: int = 0, fabric: str = "process") -> Any:
     layout = SimpleNamespace(workers=workers, world_size=workers + servers)
-    launcher = SimpleNamespace(knobs={})
+    launcher = SimpleNamespace(target=BY_NAME["launcher"].base, knobs={})
     experiment = SimpleNamespace(hardware=SimpleNamespace(fabric=fabric), choice=lambda group: launcher)
     return SimpleNamespace(device=torch.device(device), layout=layout, threads=2, experiment=experiment)
 
