@@ -18,6 +18,7 @@ from ..conf.groups import SHOWN
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
 from ..engine.base.failures import exit_code_of
+from ..engine.base.generations import note_job
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics.layout import RunLayout
 from ..engine.planning.notes import untimed
@@ -64,8 +65,8 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path]) -> Path:
-    """Returns the path that the chief finds, on all workers. Raises what the chief's `find` raises, or
+def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path | None]) -> Path | None:
+    """Returns the path that the chief finds, or None, on all workers. Raises what the chief's `find` raises, or
     `ElsewhereError`.
     """
     key_values = comm.key_values
@@ -78,13 +79,13 @@ def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path]) -> Pa
             for rank in range(1, workers):  # stay until they have heard: who finds the chief gone would say that
                 key_values.read(f"heard/{topic}/{rank}", rank)
             raise
-        key_values.post(topic, json.dumps({"path": str(path)}))
+        key_values.post(topic, json.dumps({"path": None if path is None else str(path)}))
         return path
     told = json.loads(key_values.read(topic, 0))
     if "refused" in told:
         key_values.post(f"heard/{topic}/{comm.rank}", "")
         raise ElsewhereError(told["refused"], told["status"])
-    return Path(told["path"])
+    return None if told["path"] is None else Path(told["path"])
 
 
 class WrapRecord:
@@ -114,6 +115,7 @@ class WrapRecord:
         self._mirror: Mirror | None = None
         self._alive = ExitStack()  # until the run ends, others see that it goes on
         path = agreed(comm, layout.workers, "run", lambda: self._made(script.root))
+        assert path is not None
         if comm.rank != 0:
             self.directory = RunDirectory(path)
         else:
@@ -144,6 +146,7 @@ class WrapRecord:
         self._alive.enter_context(held(directory.metrics))
         directory.write_environment({**environment(), "wrapped": True})
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
+        note_job(directory)
         self.directory = directory
         self._mirror_to(directory)
         return directory.path

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from ..comm.rendezvous import job_of_torchrun
 from ..conf.errors import check_options
 from ..engine import ROOT
 from ..engine.base import machine, memory
@@ -44,7 +45,7 @@ from .meetings import Meetings
 from .order import ParameterOrder
 from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
-from .saving import Checkpoints, Resumed, newest, read
+from .saving import Checkpoints, Resumed, newest, newest_of_job, read
 from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
@@ -79,7 +80,7 @@ class Run:
         self,
         script: WrappedScript,
         count: Count | None,
-        resume: bool = False,
+        resume: bool | None = False,
         meet: Callable[[Experiment], Joined] = join,
     ) -> None:
         """`meet`: how it comes to the others; see `wrap` for the rest."""
@@ -97,7 +98,7 @@ class Run:
             self.model, self._inner, self._count = model.to(self.device), optimizer, count
             shared = ShardedLoader(script.loader, self.rank, self.workers, experiment.seed)
             self.loader = _Batches(self, shared, script.loader)
-            resumed = self._resumed(experiment, script.root) if resume else None
+            resumed = self._resumed(experiment, script.root, resume)
             if resumed is not None:
                 shared.check(resumed.own["place"])
             with self._comm.ledger.aside():
@@ -154,9 +155,13 @@ class Run:
         self._armed = self._left = False  # the step's last pass has been; the last step was left out by a fetch
         self._fetcher = 0  # the thread that fetched the last batch
 
-    def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
-        path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
-        return read(path, self.rank, self.workers, self.model)
+    def _resumed(self, experiment: Experiment, root: Path, resume: bool | None) -> Resumed | None:
+        """Reads the checkpoint to go on from. `resume`: None, if an earlier generation of torchrun's job left it."""
+        if not resume and (resume is False or job_of_torchrun() is None):
+            return None
+        find = newest if resume else newest_of_job
+        path = agreed(self._comm, self.workers, "resumed", lambda: find(experiment, root))
+        return None if path is None else read(path, self.rank, self.workers, self.model)
 
     @property
     def is_chief(self) -> bool:
@@ -620,8 +625,8 @@ def wrap(
     that on one. `epochs`: passes that the script will make, for the record. `steps`: its steps in all, for the record;
     None: one for each batch. `count`: of how many items the loss of a batch is the mean, where these are not its
     samples: unmasked tokens, say. `resume`: go on with the run called `name` from what `Run.save` wrote last; None: as
-    `paceline launch --resume` says. Raises `ConfigError`; a script that does not catch it ends with its message and its
-    exit status.
+    `paceline launch --resume` says, and where one job of torchrun starts the script again. Raises `ConfigError`; a
+    script that does not catch it ends with its message and its exit status.
     """
     say_no_traceback()
     check_options("a text or None", name=name)
@@ -629,5 +634,4 @@ def wrap(
     script = WrappedScript(model, optimizer, loader, overrides, name, Path(root), epochs, steps)
     if workers := dry_run():
         show(script, workers)
-    resume = RESUMES in os.environ if resume is None else resume
-    return Run(script, count, resume)
+    return Run(script, count, True if resume is None and RESUMES in os.environ else resume)

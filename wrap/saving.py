@@ -22,6 +22,7 @@ from ..conf.errors import ConfigError
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
 from ..engine.base.failures import exit_code_of
+from ..engine.base.generations import last_checkpoint, left_at
 from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
@@ -77,6 +78,17 @@ def newest(experiment: Experiment, root: Path) -> Path:
         )
     _check_same(experiment, directory)
     return found[-1]
+
+
+def newest_of_job(experiment: Experiment, root: Path) -> Path | None:
+    """Returns the newest checkpoint of the run with the script's name if an earlier generation of torchrun's job made
+    it; None if there is none. Raises `ConfigError` where it cannot go on.
+    """
+    directory = None if experiment.name is None else left_at(root.absolute() / experiment.name)
+    if directory is None or (found := last_checkpoint(directory)) is None:
+        return None
+    _check_same(experiment, directory)
+    return found
 
 
 def read(path: Path, rank: int, workers: int, model: nn.Module) -> Resumed:

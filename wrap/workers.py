@@ -9,7 +9,7 @@ import torch
 
 from ..comm import Comm
 from ..comm.connecting import connect, connect_env
-from ..comm.rendezvous import serve_store
+from ..comm.rendezvous import job_of_torchrun, serve_store
 from ..conf.errors import ConfigError
 from ..engine.base.parent_death import die_with_parent
 from ..engine.base.started import may_be_left_over, place, was_started
@@ -46,6 +46,7 @@ def join(experiment: Experiment) -> Joined:
     """Meet the others."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent(signal.SIGKILL)  # an agent that is killed would leave its worker alive
+    job_of_torchrun()  # before the token is taken out of the environment
     rank, world = place() if was_started() else (0, 1)
     layout = RunLayout(Mesh({"replica": world}), servers=0, loss_part=0)
     fabric = fabric_of(experiment)

@@ -294,11 +294,11 @@ def open_directory(
 
     `hold` is given it before anything of an earlier run changes.
     """
-    from .generations import earlier, note_job
+    from ..base.generations import note_job
 
     experiment, directory, checkpoint = prepared.experiment, prepared.directory, prepared.checkpoint
     if directory is None and experiment.name is not None:
-        found = earlier(root.absolute() / experiment.name, prepared.config, plan, data)
+        found = _of_this_job(root.absolute() / experiment.name, prepared.config, plan, data)
         directory, checkpoint = found or (None, None)
     if directory is None:
         name = experiment.name
@@ -319,6 +319,24 @@ def open_directory(
         return directory, checkpoint
     # a resumed run's too: the next time it goes on with what was changed this time
     directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
+    return directory, checkpoint
+
+
+def _of_this_job(path: Path, config: dict[str, Any], plan: "Plan", data: "Data") -> tuple[RunDirectory, Path] | None:
+    """The run of an earlier generation of torchrun's job, and the checkpoint to go on from; None where there is none.
+
+    `config`: what is asked for now. Raises `ConfigError` where the run cannot go on, for instance with another number
+    of workers.
+    """
+    from ..base.generations import last_checkpoint, left_at
+    from ..planning.resuming import check_can_go_on
+
+    directory = left_at(path)
+    if directory is None or (stored := read_stored(directory)).plain != config:
+        return None
+    if (checkpoint := last_checkpoint(directory)) is None:
+        return None
+    check_can_go_on(directory, stored, checkpoint, plan, data)
     return directory, checkpoint
 
 

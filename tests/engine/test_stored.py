@@ -12,8 +12,9 @@ import yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.engine.api import generations, session
+from paceline.engine.api import session
 from paceline.engine.api.preparing import Prepared, check_data
+from paceline.engine.base import generations
 from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
 from paceline.engine.config.stored import identity
 from paceline.engine.planning.planned import Plan
@@ -295,7 +296,7 @@ def generation(run: Path, *overrides: str) -> tuple[Prepared, Plan, Data]:
 def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
     """Looks for the run as a new generation does."""
     prepared, plan, data = generation(run, *overrides)
-    found = generations.earlier(run, prepared.config, plan, data)
+    found = session._of_this_job(run, prepared.config, plan, data)
     return None if found is None else (found[0].path, found[1].name)
 
 
@@ -339,7 +340,7 @@ def test_a_generation_of_another_size_is_refused(run: Path, job: str, monkeypatc
     three = engine.prepare([*SMALL, *STEPS, "hardware.workers=3"], name="mine", root=run.parent)
     under_torchrun(monkeypatch, 3)
     with pytest.raises(ConfigError, match="was trained by 2 workers, and 3 workers would go on"):
-        generations.earlier(run, prepared.config, three.plan(), data)
+        session._of_this_job(run, prepared.config, three.plan(), data)
 
 
 def test_a_generation_that_left_no_checkpoint_makes_room(run: Path, job: str) -> None:

@@ -586,6 +586,8 @@ with wrap(model, optimizer, loader, name=sys.argv[1], epochs=4) as run:
         for batch in run.loader:
             run.backward(run.model(batch).square().mean())
             run.optimizer.step()
+        if sys.argv[2:] == ["first"] and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os._exit(9)
         run.save(epoch=epoch + 1)
         if sys.argv[2:] == [str(epoch)]:
             os._exit(9)
@@ -608,6 +610,25 @@ def test_launched_workers_that_are_killed_go_on(tmp_path: Path) -> None:
     assert resumed.returncode == 0, resumed.stderr
     whole, rest = (load_file(tmp_path / "runs" / name / "model.safetensors") for name in ("whole", "parts"))
     assert identical(whole, rest)
+
+
+@pytest.mark.slow  # launches of two processes
+@pytest.mark.parametrize(
+    ("dies", "says"), [("1", "goes on from step-00000006"), ("first", "begins anew, with no checkpoint")]
+)
+def test_a_script_that_torchrun_starts_again_goes_on(dies: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SCRIPT)
+
+    def started(*given: str) -> str:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *given]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
+
+    started("own.py", "whole")
+    assert f"run parts: {says}" in started("--max-restarts=1", "own.py", "parts", dies)
+    whole, parts = (load_file(tmp_path / "runs" / name / "model.safetensors") for name in ("whole", "parts"))
+    assert identical(whole, parts)
 
 
 def test_a_dry_run_ends_at_wrap(
