@@ -11,14 +11,14 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from inspect import signature
+from inspect import signature, unwrap
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from ...compat.dispatch import aliases_first, draws, tree_leaves
+from ...compat.dispatch import TorchDispatchMode, aliases_first, draws, tree_leaves
 from ...compat.storages import version_of
 
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -76,19 +76,21 @@ def recomputable(graph: fx.Graph, model: nn.Module) -> set[fx.Node]:
 
 
 def operations(run: Callable[[Tensor], object], inputs: Tensor) -> list[str]:
-    """Returns the names of the operations that `run` applies to `inputs`, and to what comes of them."""
+    """Returns the names of torch's operations on `inputs` and on what comes of them, in the order of `run`."""
     found: list[str] = []
+    inputs = inputs.clone()  # `run` may change its shape
+    reached = {id(inputs): inputs}  # kept, as a tensor that is freed may have its id again
 
-    class Recorded(Tensor):
-        @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = super().__torch_function__(func, types, args, kwargs)
-            if any(isinstance(each, Tensor) for each in tree_leaves(made)):
-                found.append(func.__name__)
+    class Recording(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if any(id(each) in reached for each in tree_leaves((args, kwargs))):
+                found.append(str(func))
+                reached.update((id(each), each) for each in tree_leaves(made) if isinstance(each, Tensor))
             return made
 
-    with torch.no_grad():
-        run(inputs.clone().as_subclass(Recorded))
+    with torch.no_grad(), Recording():
+        run(inputs)
     return found
 
 
@@ -103,9 +105,16 @@ class StrictTracer(fx.Tracer):
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """Gives `root_fn` the defaults of its parameters but for the first: stages call it with one tensor alone."""
         called, args = super().create_args_for_root(root_fn, is_module, concrete_args)
-        for i, each in enumerate(signature(root_fn).parameters.values()):
-            if i > 1 and each.default is not each.empty:
-                args[i] = each.default
+        function = unwrap(root_fn)
+        parameters = signature(function).parameters
+        for i, name in enumerate(function.__code__.co_varnames[: len(args)]):
+            its, is_first = parameters[name], name in [*parameters][:2]  # beside `self`
+            if its.kind is its.VAR_POSITIONAL:
+                args[i] = (args[i],) if is_first else ()
+            elif its.kind is its.VAR_KEYWORD:
+                args[i] = {}
+            elif not is_first and its.default is not its.empty:
+                args[i] = its.default
         return called, args
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> fx.Graph:

@@ -515,6 +515,7 @@ class Asking(nn.Module):
         x += self.table
         is_tensor = {
             "input": lambda: torch.is_tensor(x),
+            "class": lambda: type(x) is Tensor,
             "buffer": lambda: isinstance(self.table, Tensor),
             "weight": lambda: isinstance(self.one.weight, nn.Parameter),
             "itself": lambda: any(each is self.table for each in self.buffers()),
@@ -523,7 +524,7 @@ class Asking(nn.Module):
         return self.two(x / 2 if is_tensor[self.what]() else x)
 
 
-@pytest.mark.parametrize("what", ["input", "buffer", "weight", "itself", "nothing"])
+@pytest.mark.parametrize("what", ["input", "class", "buffer", "weight", "itself", "nothing"])
 def test_a_forward_that_takes_another_branch_in_its_trace_is_refused(what: str) -> None:
     def plan() -> None:
         batch = torch.zeros(4, FEATURES, device="meta"), torch.zeros(4, dtype=torch.int64, device="meta")
@@ -534,6 +535,38 @@ def test_a_forward_that_takes_another_branch_in_its_trace_is_refused(what: str) 
         return
     with pytest.raises(ConfigError, match=r"^strategy\.stages: the forward of Asking asks if a value is a tensor"):
         plan()
+
+
+class Open(nn.Module):
+    """Takes any arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor, *more: Tensor, scale: float = 2.0, **named: Tensor) -> Tensor:
+        x = self.one(x) * scale
+        for each in (*more, *named.values()):
+            x = x + each
+        return self.two(x)
+
+
+class Passing(nn.Module):
+    """Passes its arguments on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = Open(), nn.Linear(CLASSES, CLASSES)
+
+    def forward(self, *given: Tensor, scale: float = 3.0) -> Tensor:
+        return self.outer(self.inner(*given, scale=scale))
+
+
+@pytest.mark.parametrize("kind", [Open, Passing])
+def test_a_trace_has_no_more_arguments_than_a_stage_gives(kind: type[nn.Module]) -> None:
+    model, x = kind(), torch.randn(5, FEATURES)
+    one, other = Pipeline(2, cut=[1]).split(model)
+    assert torch.equal(other(one(x)), model(x))
 
 
 class Following(nn.Module):
