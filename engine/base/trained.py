@@ -14,7 +14,7 @@ from typing import Any
 from torch import Size, Tensor, nn, strided
 from torch.optim import Optimizer
 
-from ...compat.dispatch import tree_map_only
+from ...compat.dispatch import tree_leaves, tree_map_only
 from ...compat.modules import buffers_in, registered, saved_buffers
 from ...compat.storages import storage_key
 from ...strategies.core.memory_format import keep_layout
@@ -190,17 +190,22 @@ def keep_memory(optimizer: Optimizer) -> None:
                 each.data = data
             state = optimizer.state.get(each)
             if isinstance(state, dict) and gradient is not None and gradient.layout is strided:
-                copied = partial(_copied, storage_key(gradient))
-                state.update((key, tree_map_only(Tensor, copied, value)) for key, value in [*state.items()])
+                is_kept, copied = (partial(each, storage_key(gradient)) for each in (_is_in, _copied))
+                for key in [key for key, value in state.items() if any(map(is_kept, tree_leaves(value)))]:
+                    state[key] = tree_map_only(Tensor, copied, state[key])  # others stay the objects that they are
         kept.clear()
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
 
 
+def _is_in(storage: int, value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout is strided and storage_key(value) == storage
+
+
 def _copied(storage: int, value: Tensor) -> Tensor:
     """Returns a tensor itself, or a copy if its memory is `storage`."""
-    return value.detach().clone() if value.layout is strided and storage_key(value) == storage else value
+    return value.detach().clone() if _is_in(storage, value) else value
 
 
 def _stepped(optimizer: Optimizer) -> set[int]:

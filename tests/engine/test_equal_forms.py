@@ -241,6 +241,30 @@ def test_an_optimizer_may_keep_a_gradient_whose_memory_gets_the_next_one(drops: 
     assert torch.equal(*weights)
 
 
+class Remembering(torch.optim.Optimizer):
+    """Keeps copies of gradients in a list that its state and an attribute have."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, {})
+        self.before: list[Tensor] = []
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter].setdefault("before", self.before).append(parameter.grad.clone())
+
+
+def test_a_list_in_the_state_of_an_optimizer_stays_the_same():
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.ones(3)
+    optimizer = Remembering([parameter])
+    keep_memory(optimizer)
+    for _ in range(2):
+        optimizer.step()
+    assert optimizer.state[parameter]["before"] is optimizer.before
+    assert len(optimizer.before) == 2
+
+
 def test_offload_refuses_a_layer_with_a_module_under_two_names():
     shared = nn.Linear(8, 8)
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Sequential(shared, nn.Tanh(), shared), nn.Linear(8, CLASSES))
