@@ -58,11 +58,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _check_size(path: Path) -> None:
-    """Refuses a file whose parts are longer than itself. Raises `ConfigError`, and what `ZipFile` raises."""
+    """Refuses TorchScript, and a file whose parts are longer than itself. Raises `ConfigError`, and what `ZipFile`
+    raises.
+    """
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":  # torch.save's former format has no parts
             return
-        length = sum(entry.file_size for entry in ZipFile(file).infolist())
+        parts = ZipFile(file).infolist()
+    if any(Path(each.filename).name == "constants.pkl" for each in parts):
+        raise ConfigError(f"weights={path}: is TorchScript, which is code, of torch.jit.save. {WAY_OUT}")
+    length = sum(each.file_size for each in parts)
     if length > path.stat().st_size:
         raise ConfigError(f"weights={path}: unpacks to {length:,} bytes, and torch.save packs nothing. {WAY_OUT}")
 

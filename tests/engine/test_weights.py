@@ -226,6 +226,12 @@ def test_a_file_of_torch_save_makes_no_long_buffer(legacy, tmp_path):
     assert torch.load(file, weights_only=True) == {"a": bytearray(3)}, "torch itself is as it was"
 
 
+def test_torchscript_is_refused_by_its_name(tmp_path):
+    torch.jit.save(torch.jit.script(torch.nn.Linear(3, 3)), tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match=r"w\.pt: is TorchScript.*Save model\.state_dict\(\) alone"):
+        engine.prepare(["model=linear", f"weights={tmp_path / 'w.pt'}"]).plan()
+
+
 def test_a_packed_file_of_torch_save_is_refused(tmp_path):
     torch.save({"a": torch.zeros(1000)}, tmp_path / "w.pt")
     with ZipFile(tmp_path / "w.pt") as whole, ZipFile(tmp_path / "packed.pt", "w", ZIP_DEFLATED) as packed:
