@@ -81,7 +81,7 @@ def operations(run: Callable[[Tensor], object], inputs: Tensor) -> list[str]:
     inputs = inputs.clone()  # `run` may change its shape
     reached = {id(inputs): inputs}  # kept, as a tensor that is freed may have its id again
 
-    class Recording(TorchDispatchMode):
+    class OperationsOf(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
             if any(id(each) in reached for each in tree_leaves((args, kwargs))):
@@ -89,7 +89,7 @@ def operations(run: Callable[[Tensor], object], inputs: Tensor) -> list[str]:
                 reached.update((id(each), each) for each in tree_leaves(made) if isinstance(each, Tensor))
             return made
 
-    with torch.no_grad(), Recording():
+    with torch.no_grad(), OperationsOf():
         run(inputs)
     return found
 
