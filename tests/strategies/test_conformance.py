@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import yaml
 from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
 from declared import unmet_terms
-from oracles import IMAGE, Case, Weights, distance, identical, images64, mlp64, momentum
+from oracles import IMAGE, Case, Weights, distance, identical, images64, mlp, mlp64, momentum
 
 import paceline.strategies
 from paceline.batches import lone
@@ -77,7 +77,9 @@ def parts_of(strategy: str, sync: str, *more: str) -> Parts:
 
 
 def case_for(strategy: str, sizes: list[list[int]], optimizer: Callable[..., torch.optim.Optimizer]) -> Case:
-    """In float64, of images where the strategy takes no other samples."""
+    """In float64 where the strategy takes it, and of images where it takes no other samples."""
+    if STRATEGIES[strategy].traits.one_precision:
+        return Case(sizes, mlp, optimizer)
     if STRATEGIES[strategy].trial.model:
         return Case(sizes, images64, optimizer, shape=IMAGE)
     return Case(sizes, mlp64, optimizer)
