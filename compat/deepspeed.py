@@ -123,7 +123,9 @@ def loss_scale(engine: Any) -> dict[str, Any]:
 
 def set_loss_scale(engine: Any, kept: dict[str, Any]) -> None:
     scaler = getattr(engine.optimizer, "loss_scaler", None)
-    for key, value in kept.items() if scaler is not None else ():  # stage 0 has none, and others may have saved one
+    if scaler is None:  # at stage 0; another stage may have saved one
+        return
+    for key, value in kept.items():
         setattr(scaler, key, value)
 
 

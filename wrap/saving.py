@@ -22,7 +22,7 @@ from ..conf.errors import ConfigError
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
 from ..engine.base.failures import exit_code_of
-from ..engine.base.generations import last_checkpoint, left_at
+from ..engine.base.generations import last_checkpoint, left_at, say_it_goes_on
 from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
@@ -85,9 +85,11 @@ def newest_of_job(experiment: Experiment, root: Path) -> Path | None:
     it; None if there is none. Raises `ConfigError` where it cannot go on.
     """
     directory = None if experiment.name is None else left_at(root.absolute() / experiment.name)
-    if directory is None or (found := last_checkpoint(directory)) is None:
+    if directory is None:
         return None
     _check_same(experiment, directory)
+    if (found := last_checkpoint(directory)) is not None:
+        say_it_goes_on(directory, found)
     return found
 
 

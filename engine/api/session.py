@@ -323,12 +323,12 @@ def open_directory(
 
 
 def _of_this_job(path: Path, config: dict[str, Any], plan: "Plan", data: "Data") -> tuple[RunDirectory, Path] | None:
-    """The run of an earlier generation of torchrun's job, and the checkpoint to go on from; None where there is none.
+    """Returns the run of an earlier generation of torchrun's job, and the checkpoint to go on from; None without them.
 
     `config`: what is asked for now. Raises `ConfigError` where the run cannot go on, for instance with another number
     of workers.
     """
-    from ..base.generations import last_checkpoint, left_at
+    from ..base.generations import last_checkpoint, left_at, say_it_goes_on
     from ..planning.resuming import check_can_go_on
 
     directory = left_at(path)
@@ -337,6 +337,7 @@ def _of_this_job(path: Path, config: dict[str, Any], plan: "Plan", data: "Data")
     if (checkpoint := last_checkpoint(directory)) is None:
         return None
     check_can_go_on(directory, stored, checkpoint, plan, data)
+    say_it_goes_on(directory, checkpoint)
     return directory, checkpoint
 
 

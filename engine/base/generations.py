@@ -36,13 +36,19 @@ def left_at(path: Path) -> RunDirectory | None:
 
 def last_checkpoint(directory: RunDirectory) -> Path | None:
     """Returns the checkpoint that a later generation goes on from; a run that has none makes room."""
-    checkpoints = steps_of(directory.checkpoints)
-    how = f"goes on from {checkpoints[-1].name}" if checkpoints else "begins anew, with no checkpoint to go on from"
-    print(f"run {directory.name}: {how}, as its job was started again", file=sys.stderr)
-    if checkpoints:
+    if checkpoints := steps_of(directory.checkpoints):
         return checkpoints[-1]
+    _say(directory, "begins anew, with no checkpoint to go on from")
     shutil.rmtree(directory.path)
     return None
+
+
+def say_it_goes_on(directory: RunDirectory, checkpoint: Path) -> None:
+    _say(directory, f"goes on from {checkpoint.name}")
+
+
+def _say(directory: RunDirectory, how: str) -> None:
+    print(f"run {directory.name}: {how}, as its job was started again", file=sys.stderr)
 
 
 def _is_of_this_job(path: Path) -> bool:

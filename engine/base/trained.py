@@ -190,9 +190,12 @@ def keep_memory(optimizer: Optimizer) -> None:
                 each.data = data
             state = optimizer.state.get(each)
             if isinstance(state, dict) and gradient is not None and gradient.layout is strided:
-                is_kept, copied = (partial(each, storage_key(gradient)) for each in (_is_in, _copied))
-                for key in [key for key, value in state.items() if any(map(is_kept, tree_leaves(value)))]:
-                    state[key] = tree_map_only(Tensor, copied, state[key])  # others stay the objects that they are
+                storage = storage_key(gradient)
+                for key, value in state.items():
+                    if any(
+                        _is_in(storage, leaf) for leaf in tree_leaves(value)
+                    ):  # others stay the objects that they are
+                        state[key] = tree_map_only(Tensor, partial(_copied, storage), value)
         kept.clear()
 
     optimizer.register_step_pre_hook(before)

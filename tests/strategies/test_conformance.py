@@ -77,7 +77,7 @@ def parts_of(strategy: str, sync: str, *more: str) -> Parts:
 
 
 def case_for(strategy: str, sizes: list[list[int]], optimizer: Callable[..., torch.optim.Optimizer]) -> Case:
-    """In float64 where the strategy takes it, and of images where it takes no other samples."""
+    """Returns a case in float64 where the strategy takes it, and of images where it takes no other samples."""
     if STRATEGIES[strategy].traits.one_precision:
         return Case(sizes, mlp, optimizer)
     if STRATEGIES[strategy].trial.model:

@@ -122,7 +122,7 @@ def joined(
     *overrides: str,
     epochs: int = 1,
     count: Any = None,
-    resume: bool = False,
+    resume: bool | None = False,
 ) -> Run:
     """As `wrap`, on the workers of `comm`."""
     joined = Joined(comm, RunLayout(Mesh({"replica": comm.size}), 0, 0), torch.device("cpu"), lambda: None)

@@ -631,6 +631,25 @@ def test_a_script_that_torchrun_starts_again_goes_on(dies: str, says: str, tmp_p
     assert identical(whole, parts)
 
 
+def test_a_script_that_is_started_again_with_other_settings_removes_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("paceline.wrap.run", "paceline.engine.base.generations"):
+        monkeypatch.setattr(f"{module}.job_of_torchrun", lambda: "ours")
+
+    def stopped(comm: Comm, *overrides: str) -> None:
+        with joined(comm, str(tmp_path), *parts(), *overrides, resume=None):
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_virtual(1, stopped)
+    with pytest.raises(ConfigError, match="goes on as it began"):
+        run_virtual(1, stopped, "seed=3")
+    assert RunDirectory.open(tmp_path, "mine").path.exists()
+    with pytest.raises(Stop):
+        run_virtual(1, stopped)
+
+
 def test_a_dry_run_ends_at_wrap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
