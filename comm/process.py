@@ -4,39 +4,32 @@ for sums of workers of one host, which go through memory that they share (shared
 Messages between two workers, and all-gathers of CPU tensors, go over our own sockets, which survive the death of a
 peer. A CUDA tensor goes there by way of the host: two messages of nccl that cross wait for each other.
 
-A worker on a GPU waits for nccl here, and not in a stream: only so is a dead, frozen or late peer named.
-
 The workers meet in a store of our own (connecting.py). The launcher serves it on loopback, so that it outlives
 any worker; under torchrun worker 0 does (rendezvous.py).
 """
 
 import mmap
 import os
-import select
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..compat.full_gpu import says_full
 from ..compat.process_groups import all_gather_into
 from ..compat.saved_hooks import without_saved_hooks
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, check_contiguous, check_dense, nbytes, numbered
 from .calls import Call, Calls
-from .errors import FabricError, HangError, MessageError, PeerLostError
-from .key_values import BEAT
+from .errors import FabricError, MessageError, PeerLostError
 from .ledger import Ledger
-from .marks import Mark, recorded, seconds_between
+from .marks import Mark
 from .mutex import ROOM, SharedMutex
 from .process_worker import (
     ProcessWorker,
     broadcast_options,
-    comes,
     kind_of,
     memory_of,
     reduce_options,
@@ -44,12 +37,12 @@ from .process_worker import (
     tensor_in,
 )
 from .shared_memory import MemoryFile, open_shared
-from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
-from .socket_messages import PeerGoneError, Receive, Send, UnexpectedError
+from .shared_sum import DTYPES, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
+from .socket_messages import Receive, Send
 from .timeline import Operation
-from .works import CompletedWork, Copied, InMemory, MessageTransfer, Mutex, Pending, SumOfRows, is_over
+from .waits import OF_SOCKETS, Waits
+from .works import CompletedWork, Copied, InMemory, MessageTransfer, Mutex, Pending, SumOfRows
 
-T = TypeVar("T")
 NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 BYTES = b"uint8"  # a message of any length
 
@@ -81,6 +74,7 @@ class ProcessComm(Comm):
         self._calls = None if group is None else Calls(worker.key_values, ranks, name)
         if self._calls is not None:
             worker.calls.append(self._calls)
+        self.waits = Waits(worker, ranks, self._calls)
         self._sums = self._open_sums()
 
     @property
@@ -117,8 +111,8 @@ class ProcessComm(Comm):
         try:
             number = sums.post(tensor.detach())
         except UnlikeError as error:
-            raise self.unlike(error, what) from None
-        return InMemory(self, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))
+            raise self.waits.unlike(error, what) from None
+        return InMemory(self.waits, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))
 
     def _open_sums(self) -> SharedSum | None:
         """Every worker of the group calls it before anything is sent; None where its sums are not made in memory.
@@ -128,27 +122,19 @@ class ProcessComm(Comm):
         on_cpus = all(self._worker.devices[rank] == "cpu" for rank in self.ranks)
         if self.size == 1 or max(self.hosts) > 0 or not on_cpus:
             return None
-        prefix, what = f"sums/{self.name}", "memory for sums"
+        shared, told = None, ""
         if self.rank == 0:
-            kind = NativeSum if NativeSum.available() else TorchSum
-            piece = piece_of(self.size)
-            shared = MemoryFile(kind.room(self.size, piece))
+            kind, piece = NativeSum if NativeSum.available() else TorchSum, piece_of(self.size)
+            shared, told = MemoryFile(kind.room(self.size, piece)), f"{kind.__name__} {piece}"
             kind.make(shared.memory, self.size)
-            self._all_say(prefix, f"{kind.__name__} {piece} {shared.place}", what)
-            self._all_say(f"{prefix}/used", "", what)
-            shared.close()
-            memory = shared.memory
-        else:
-            name, said, place = self._all_say(prefix, "", what)[0].split()
-            piece = int(said)
-            kind = NativeSum if name == NativeSum.__name__ else TorchSum
-            if kind is NativeSum and not NativeSum.available():
-                raise FabricError(
-                    f"worker {self.key_values.rank} cannot load what another worker has compiled: see native/"
-                )
-            memory = open_shared(place)
-            self._all_say(f"{prefix}/used", "", what)
-        sums = kind(memory, self.rank, self.size, piece)
+        memory, told, _ = self._of_chief(f"sums/{self.name}", "memory for sums", shared, told)
+        name, said = told.split()
+        kind = NativeSum if name == NativeSum.__name__ else TorchSum
+        if kind is NativeSum and not NativeSum.available():
+            raise FabricError(
+                f"worker {self.key_values.rank} cannot load what another worker has compiled: see native/"
+            )
+        sums = kind(memory, self.rank, self.size, int(said))
         self.at_close(sums.close)
         return sums
 
@@ -182,7 +168,7 @@ class ProcessComm(Comm):
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
         return MessageTransfer(
-            self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at)
+            self.waits, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at)
         )
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
@@ -230,9 +216,9 @@ class ProcessComm(Comm):
         what = f"in {primitive} of {self.name}"
         self._calls.check(call, what)
         launched = self.mark()
-        work = self.blocked(what, lambda: without_saved_hooks(lambda: launch(group)))
-        operation = self.timeline.launched(f"{self.name}#", primitive, self.roughly(launched))
-        return Pending(self, work, what, operation, launched)
+        work = self.waits.blocked(what, lambda: without_saved_hooks(lambda: launch(group)))
+        operation = self.timeline.launched(f"{self.name}#", primitive, self.waits.roughly(launched))
+        return Pending(self.waits, work, what, operation, launched)
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
@@ -242,7 +228,7 @@ class ProcessComm(Comm):
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         assert self.group is not None
         launched = self.mark()
-        at = self.roughly(launched)
+        at = self.waits.roughly(launched)
         operation = self.timeline.launched(f"{self.name}#", "all_reduce", at)
         group, options = self.group, reduce_options("sum")
         work = without_saved_hooks(lambda: group.allreduce([tensor], options))
@@ -263,7 +249,7 @@ class ProcessComm(Comm):
     def wait_for_futures(self) -> None:
         """Waits for all-reduces of `all_reduce_future` that only a GPU's stream waits for. Call it after backward."""
         for work, operation, launched, blocks in self._of_futures:
-            self.wait_for_work(work, f"in all_reduce of {self.name}", None)
+            self.waits.for_work(work, f"in all_reduce of {self.name}", None)
             launch, end = self.times(launched, self.mark())
             self.timeline.add(operation, launch, end if blocks else launch, launch)
         self._of_futures.clear()
@@ -298,7 +284,7 @@ class ProcessComm(Comm):
             tensor = tensor.cpu()
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        return MessageTransfer(self, [sending], what, self.timeline.launched(channel, "send", at))
+        return MessageTransfer(self.waits, [sending], what, self.timeline.launched(channel, "send", at))
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         check_contiguous(tensor)
@@ -308,7 +294,7 @@ class ProcessComm(Comm):
             return Copied(self.irecv(arrived, src), arrived, tensor)
         receive = self._wish(tensor, (self._peer(src),))
         self._worker.sockets.post(receive)
-        return MessageTransfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
+        return MessageTransfer(self.waits, [receive], what, self.timeline.launched(channel, "recv", NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
         check_contiguous(tensor)
@@ -325,8 +311,8 @@ class ProcessComm(Comm):
         receive = self._wish(tensor, self._others, from_anyone=True)
         try:
             done = self._worker.sockets.try_receive(receive)
-        except UnexpectedError as error:
-            raise self._unexpected(error, "in try_recv_any") from None
+        except OF_SOCKETS as error:
+            raise self.waits.named(error, "in try_recv_any") from None
         return self._source_of(receive, start) if done else None
 
     def _wish(
@@ -349,91 +335,16 @@ class ProcessComm(Comm):
     def _started(self, tag: int, peer: int, tensor: Tensor, what: str) -> Send:
         try:
             return self._worker.sockets.send(tag, peer, memory_of(tensor), kind_of(tensor))
-        except (TimeoutError, PeerGoneError) as error:
-            raise self._named(error, what) from None
+        except OF_SOCKETS as error:
+            raise self.waits.named(error, what) from None
 
     def _receive(self, receive: Receive, what: str) -> None:
         self._worker.sockets.post(receive)
         try:
-            self.wait_for(receive, what)
+            self.waits.for_message(receive, what)
         finally:
             if not receive.done:
                 self._worker.sockets.abandon(receive)
-
-    def wait_for(self, operation: Send | Receive, what: str) -> None:
-        """Wait for a message of ours. Raises `HangError`, after which one may wait again, `PeerLostError`, or
-        `MessageError` where what came is not what is due.
-        """
-        self.key_values.doing(what)
-        try:
-            self._worker.sockets.wait(operation)
-        except (TimeoutError, PeerGoneError) as error:
-            raise self._named(error, what) from None
-        except UnexpectedError as error:
-            raise self._unexpected(error, what) from None
-        finally:
-            self.key_values.doing("computing")
-
-    def wait_for_sum(self, sums: SharedSum, number: int, what: str) -> None:
-        """Raises `HangError`, after which one may wait again, `PeerLostError` or `UnlikeError`."""
-        self.key_values.doing(what)
-        try:
-            deadline = time.monotonic() + self._worker.groups.timeout
-            while not sums.wait(number, SLICE):
-                if (dead := self._ended_peers()) and not sums.wait(number, 5 * SLICE):  # their part may be done
-                    named = ", ".join(str(self.ranks[rank]) for rank in dead)
-                    raise self._lost(what, f"worker {named} has died")
-                if time.monotonic() > deadline:
-                    raise self._hang(what)
-        finally:
-            self.key_values.doing("computing")
-
-    def unlike(self, error: UnlikeError, what: str) -> MessageError:
-        """The same, with workers as they are numbered in the whole run."""
-        return MessageError(f"worker {self.key_values.rank} {what}: {error.words(self.ranks)}")
-
-    def _ended_peers(self) -> list[int]:
-        """Returns the ranks in the group of workers that have ended."""
-        poll = select.poll()
-        of = {self._worker.processes[its]: rank for rank, its in enumerate(self.ranks) if its in self._worker.processes}
-        for descriptor in of:
-            poll.register(descriptor, select.POLLIN)
-        return sorted(of[descriptor] for descriptor, _ in poll.poll(0))
-
-    def wait_for_mutex(self, mutex: SharedMutex) -> None:
-        what = f"in a mutex of {self.name}"
-        self.key_values.doing(what)
-        try:
-            deadline = time.monotonic() + self._worker.groups.timeout
-            while not mutex.acquire(BEAT):
-                if time.monotonic() > deadline:
-                    raise self._hang(what)
-        finally:
-            self.key_values.doing("computing")
-
-    def _named(self, error: TimeoutError | PeerGoneError, what: str) -> HangError | PeerLostError | MessageError:
-        if isinstance(error, TimeoutError):
-            return self._hang(what)
-        return self._lost(what, error, self._rank_of(error.rank))
-
-    def _lost(self, what: str, why: object, rank: int | None = None) -> PeerLostError | MessageError:
-        """A peer has gone: perhaps since one of this worker's calls, in any group, was not what it was to call."""
-        unlike = (calls.unlike(what) for calls in self._worker.calls)
-        lost = PeerLostError(f"worker {self.key_values.rank} lost a peer {what}: {why}", rank)
-        return next((error for error in unlike if error is not None), lost)
-
-    def check_alike(self, what: str) -> None:
-        """Checks the group while one of its calls is waited for. Raises `MessageError` where another worker calls
-        something else.
-        """
-        if self._calls is not None and (error := self._calls.unlike(what)) is not None:
-            raise error
-
-    def _unexpected(self, error: UnexpectedError, what: str) -> MessageError:
-        return MessageError(f"worker {self.key_values.rank} {what}: {error}")
-
-    def _rank_of(self, peer: int | None) -> int | None:
-        return None if peer is None else self.ranks.index(peer)
 
     def _channel(self, src: int, dst: int) -> str:
         return f"{self.name}:{src}>{dst}"
@@ -449,7 +360,7 @@ class ProcessComm(Comm):
 
     def mutex(self) -> AbstractContextManager[None]:
         memory = self._share(ROOM, lambda memory: SharedMutex(memory, create=True), "a mutex")
-        return Mutex(self, SharedMutex(memory))
+        return Mutex(self.waits, SharedMutex(memory), f"in a mutex of {self.name}")
 
     def _share(self, size: int, make: Callable[[mmap.mmap], object], what: str, holds: str = "") -> mmap.mmap:
         """Worker 0 makes `size` bytes of the host's memory and all use them. `holds`: what, for each of them.
@@ -459,17 +370,11 @@ class ProcessComm(Comm):
         if max(self.hosts) > 0:
             raise FabricError(f"{what} cannot be had: the workers of {self.name} are on several hosts")
         self._shares += 1
-        prefix = f"shared/{self.name}/{self._shares}"
+        shared = None
         if self.rank == 0:
             shared = MemoryFile(max(size, 1))
             make(shared.memory)
-            self._all_say(prefix, shared.place, what)
-            said = self._all_say(f"{prefix}/used", holds, what)
-            shared.close()
-            memory = shared.memory
-        else:
-            memory = open_shared(self._all_say(prefix, "", what)[0])
-            said = self._all_say(f"{prefix}/used", holds, what)
+        memory, _, said = self._of_chief(f"shared/{self.name}/{self._shares}", what, shared, holds=holds)
         for rank, its in zip(self.ranks, said, strict=True):
             if its != said[0]:
                 raise MessageError(
@@ -477,6 +382,21 @@ class ProcessComm(Comm):
                     f"worker {self.ranks[0]} has put {said[0]}"
                 )
         return memory
+
+    def _of_chief(
+        self, prefix: str, what: str, shared: MemoryFile | None, told: str = "", holds: str = ""
+    ) -> tuple[mmap.mmap, str, list[str]]:
+        """All map the memory that worker 0 has made: its `shared`, which others have not.
+
+        Returns it, what worker 0 has `told` of it, and what each of them says that it `holds`.
+        """
+        first = self._all_say(prefix, "" if shared is None else f"{shared.place} {told}", what)[0]
+        place, _, told = first.partition(" ")
+        memory = open_shared(place) if shared is None else shared.memory
+        said = self._all_say(f"{prefix}/used", holds, what)
+        if shared is not None:
+            shared.close()
+        return memory, told, said
 
     def split(self, color: int | None, axis: str | None = None) -> "ProcessComm | None":
         self._splits += 1
@@ -497,7 +417,7 @@ class ProcessComm(Comm):
         try:
             return self._key_values.set_and_wait(prefix, self.ranks, value, what)
         except PeerLostError as error:
-            raise PeerLostError(str(error), self._rank_of(error.rank)) from None
+            raise PeerLostError(str(error), self.waits.rank_of(error.rank)) from None
 
     @property
     def device(self) -> torch.device:
@@ -518,8 +438,7 @@ class ProcessComm(Comm):
         return self._worker.groups.over(store, rank, size, self.name, self.on_gpus)
 
     def lost(self) -> frozenset[int]:
-        self._worker.sockets.look()
-        return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._key_values.lost)
+        return self.waits.lost()
 
     def seen(self, keys: list[str]) -> list[bytes | None]:
         """Returns the values of the run's store under `keys`, from any thread. Raises RuntimeError if the store has
@@ -528,101 +447,16 @@ class ProcessComm(Comm):
         return self._key_values.seen(keys)
 
     def now(self) -> float:
-        return time.perf_counter() - self._worker.origin
+        return self.waits.now()
 
     def mark(self) -> Mark:
-        event = self._worker.event
-        return self.now() if event is None else recorded(event())
+        return self.waits.mark()
 
     def times(self, *marks: Mark) -> tuple[float, ...]:
-        last = marks[-1]
-        if self._worker.event is None or isinstance(last, float | int):
-            return cast("tuple[float, ...]", marks)
-        self._poll(last.query, "with its GPU busy", for_group=False)
-        end = self.now()
-        return tuple(mark if isinstance(mark, float | int) else end - seconds_between(mark, last) for mark in marks)
-
-    def roughly(self, mark: Mark) -> float:
-        """Returns when the mark was, or is at the earliest, without a wait."""
-        return mark if isinstance(mark, float | int) else self.now()
+        return self.waits.times(*marks)
 
     def elapse(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def wait_for_work(
-        self, work: dist.Work, what: str, since: Mark | None, looks: bool = False, message: bool = False
-    ) -> None:
-        """Waits for work of torch's. `since`: computing before it was this worker's own; None: that has ended.
-
-        `looks`: on CPUs, now and then if others call something else; on GPUs always. `message`: gloo's, of hosts,
-        which is complete only in a wait (pytorch #30723) and fails by itself.
-        Raises `HangError`, `PeerLostError` or `MessageError`.
-        """
-        if self._worker.event is not None and not message:
-            if since is not None:
-                self.times(since)
-            self._poll(work.is_completed, what)
-            self.blocked(what, work.wait)  # of nccl's the current stream alone, from here on
-        elif looks:
-            while not self.blocked(what, lambda: is_over(work)):
-                self.check_alike(what)
-        else:
-            self.blocked(what, work.wait)
-
-    def _poll(self, is_over: Callable[[], bool], what: str, for_group: bool = True) -> None:
-        """Waits for something on this worker's GPU. If it does not come, names who is missing and aborts nccl.
-
-        `for_group`: it takes all of the group. nccl tells of no death on this host, and ends no wait by itself.
-        """
-        if is_over():
-            return
-        self.key_values.doing(what)
-        try:
-            deadline = time.monotonic() + self._worker.groups.timeout
-            while not comes(is_over, SLICE):
-                late = self.size > 1 and time.monotonic() > deadline
-                if for_group:
-                    self.check_alike(what)
-                # the dead may have done their part
-                if (for_group or late) and (dead := self._dead_peers()) and not comes(is_over, 5 * SLICE):
-                    raise self._lost(what, f"worker {', '.join(map(str, dead))} has died")
-                if late:
-                    raise self._hang(what)
-        except RuntimeError:
-            self._worker.groups.abort()
-            raise
-        finally:
-            self.key_values.doing("computing")
-
-    def _dead_peers(self) -> list[int]:
-        """Returns the dead of this group by their ranks in the run."""
-        return sorted(self.ranks[rank] for rank in {*self._ended_peers(), *self.lost()})
-
-    def blocked(self, what: str, call: Callable[[], T]) -> T:
-        """Make a call that may block; turn torch's errors into ours, naming who is missing.
-
-        An error about this worker's full GPU stays as it is: no peer is to blame.
-        """
-        self.key_values.doing(what)
-        try:
-            return call()
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or says_full(str(error)):
-                raise
-            raise self.explained(error, what) from error
-        finally:
-            self.key_values.doing("computing")
-
-    def explained(self, error: RuntimeError, what: str) -> HangError | PeerLostError | MessageError:
-        """torch's error as ours."""
-        text = str(error).lower()
-        if "timed out" in text or "timeout" in text:
-            return self._hang(what)
-        dead = sorted(self.ranks[rank] for rank in self.lost())  # gloo does not say, our own connections may
-        return self._lost(what, f"worker {', '.join(map(str, dead))} has died" if dead else error)
-
-    def _hang(self, what: str) -> HangError:
-        return self._key_values.hang(self.ranks, what)
 
     def at_close(self, do: Callable[[], None]) -> None:
         self._worker.closing.append(do)

@@ -26,6 +26,7 @@ from .base import nbytes
 from .marks import Mark
 from .process import NEVER, ProcessComm
 from .timeline import Operation
+from .waits import Waits
 
 BACKEND = "paceline"
 
@@ -181,14 +182,15 @@ class _CountedGroup(dist.ProcessGroup):
         then: Callable[[], None] = lambda: None,
     ) -> dist.Work:
         """`way`: "source>destination" of a message, in this group's ranks. `then`: to be done once it is over."""
-        comm, what = self._comm, f"in torch's {primitive} {way and f'{way} '}of {self._comm.name}"
+        comm, waits = self._comm, self._comm.waits
+        what = f"in torch's {primitive} {way and f'{way} '}of {self._comm.name}"
         if size:
             comm.ledger.count(primitive, size)
-        launched = comm.mark()
-        at = NEVER if primitive == "recv" else comm.roughly(launched)
-        work = comm.blocked(what, lambda: without_saved_hooks(launch)) or _InStream(comm.mark(), launched)
+        launched = waits.mark()
+        at = NEVER if primitive == "recv" else waits.roughly(launched)
+        work = waits.blocked(what, lambda: without_saved_hooks(launch)) or _InStream(waits.mark(), launched)
         operation = comm.timeline.launched(f"{self._channel}{way}", primitive, at)
-        return _Counted(comm, work, what, operation, launched, then, message=bool(way))
+        return _Counted(waits, work, what, operation, launched, then, message=bool(way))
 
 
 class _Counted(dist.Work):
@@ -196,7 +198,7 @@ class _Counted(dist.Work):
 
     def __init__(
         self,
-        comm: ProcessComm,
+        waits: Waits,
         work: dist.Work,
         what: str,
         operation: Operation,
@@ -205,18 +207,18 @@ class _Counted(dist.Work):
         message: bool,
     ) -> None:
         super().__init__()
-        self._comm, self._work, self._what, self._operation = comm, work, what, operation
+        self._waits, self._work, self._what, self._operation = waits, work, what, operation
         self._launched, self._then, self._message = launched, then, message
         self._waited = False
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self._waited:
-            comm, work = self._comm, self._work
-            since = work.since if isinstance(work, _InStream) else comm.mark()
-            comm.wait_for_work(work, self._what, since, message=self._message)
+            waits, work = self._waits, self._work
+            since = work.since if isinstance(work, _InStream) else waits.mark()
+            waits.for_work(work, self._what, since, message=self._message)
             self._then()
-            launch, start, end = comm.times(self._launched, since, comm.mark())
-            comm.timeline.add(self._operation, start, end, None if self._operation.launch == NEVER else launch)
+            launch, start, end = waits.times(self._launched, since, waits.mark())
+            waits.timeline.add(self._operation, start, end, None if self._operation.launch == NEVER else launch)
             self._waited = True
         return True
 

@@ -2,68 +2,37 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from types import TracebackType
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from .base import Work
-from .errors import MessageError
-from .key_values import BEAT
 from .marks import Mark
 from .mutex import SharedMutex
 from .shared_sum import SLICE, SharedSum, UnlikeError
 from .socket_messages import Receive, Send
-from .timeline import Operation, Timeline
-
-LOOK = timedelta(seconds=BEAT)
-
-
-class Waiter(Protocol):
-    """The `ProcessComm` that hands works out, as they use it."""
-
-    timeline: Timeline
-
-    def now(self) -> float: ...
-    def mark(self) -> Mark: ...
-    def times(self, *marks: Mark) -> tuple[float, ...]: ...
-    def wait_for(self, operation: Send | Receive, what: str) -> None: ...
-    def wait_for_sum(self, sums: SharedSum, number: int, what: str) -> None: ...
-    def wait_for_mutex(self, mutex: SharedMutex) -> None: ...
-    def wait_for_work(self, work: dist.Work, what: str, since: Mark | None, looks: bool = False) -> None: ...
-    def unlike(self, error: UnlikeError, what: str) -> MessageError: ...
+from .timeline import Operation
+from .waits import Waits
 
 
 class Pending(Work):
     """Waits for work of torch's, which the worker's device came to at `launched`."""
 
-    def __init__(self, comm: Waiter, work: dist.Work | None, what: str, operation: Operation, launched: Mark) -> None:
-        self._comm, self._work, self._what, self._operation = comm, work, what, operation
+    def __init__(self, waits: Waits, work: dist.Work | None, what: str, operation: Operation, launched: Mark) -> None:
+        self._waits, self._work, self._what, self._operation = waits, work, what, operation
         self._launched = launched
 
     def wait(self) -> None:
         if self._work is None:
             return
-        comm, work = self._comm, self._work
+        waits, work = self._waits, self._work
         self._work = None
-        since = comm.mark()
-        comm.wait_for_work(work, self._what, since, looks=True)
-        launch, start, end = comm.times(self._launched, since, comm.mark())
-        comm.timeline.add(self._operation, start, end, launch)
-
-
-def is_over(work: dist.Work) -> bool:
-    """Returns whether it has ended, after `LOOK` at most. Raises the error with which it failed."""
-    try:
-        work.wait(LOOK)
-    except RuntimeError:
-        if not work.is_completed():
-            return False
-        work.wait()  # it has failed, or has come to its end in this moment
-    return True
+        since = waits.mark()
+        waits.for_work(work, self._what, since, looks=True)
+        launch, start, end = waits.times(self._launched, since, waits.mark())
+        waits.timeline.add(self._operation, start, end, launch)
 
 
 class Copied(Work):
@@ -87,21 +56,21 @@ class CompletedWork(Work):
 class InMemory(Work):
     """A sum under way in shared memory. After a `HangError` one may wait again."""
 
-    def __init__(self, comm: Waiter, sums: SharedSum, number: int, what: str, operation: Operation) -> None:
-        self._comm, self._sums, self._number, self._what, self._operation = comm, sums, number, what, operation
+    def __init__(self, waits: Waits, sums: SharedSum, number: int, what: str, operation: Operation) -> None:
+        self._waits, self._sums, self._number, self._what, self._operation = waits, sums, number, what, operation
         self._waited = False
 
     def wait(self) -> None:
         if self._waited:
             return
-        comm, start = self._comm, self._comm.now()
+        waits, start = self._waits, self._waits.now()
         try:
             if not self._sums.wait(self._number, SLICE):
-                comm.wait_for_sum(self._sums, self._number, self._what)
+                waits.for_sum(self._sums, self._number, self._what)
         except UnlikeError as error:
-            raise comm.unlike(error, self._what) from None
+            raise waits.unlike(error, self._what) from None
         self._waited = True
-        comm.timeline.add(self._operation, start, comm.now())
+        waits.timeline.add(self._operation, start, waits.now())
 
 
 class SumOfRows(Work):
@@ -125,29 +94,29 @@ class SumOfRows(Work):
 class MessageTransfer(Work):
     """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
 
-    def __init__(self, comm: Waiter, messages: Sequence[Send | Receive], what: str, operation: Operation) -> None:
-        self._comm, self._messages, self._what, self._operation = comm, messages, what, operation
+    def __init__(self, waits: Waits, messages: Sequence[Send | Receive], what: str, operation: Operation) -> None:
+        self._waits, self._messages, self._what, self._operation = waits, messages, what, operation
         self._waited = False
 
     def wait(self) -> None:
         if self._waited:
             return
-        comm, start = self._comm, self._comm.now()
+        waits, start = self._waits, self._waits.now()
         for message in self._messages:
-            comm.wait_for(message, self._what)
+            waits.for_message(message, self._what)
         self._waited = True
-        comm.timeline.add(self._operation, start, comm.now())
+        waits.timeline.add(self._operation, start, waits.now())
 
 
 class Mutex(AbstractContextManager[None]):
     """A `SharedMutex` as a worker of a group uses it. Raises `HangError`."""
 
-    def __init__(self, comm: Waiter, mutex: SharedMutex) -> None:
-        self._comm, self._mutex = comm, mutex
+    def __init__(self, waits: Waits, mutex: SharedMutex, what: str) -> None:
+        self._waits, self._mutex, self._what = waits, mutex, what
 
     def __enter__(self) -> None:
         if not self._mutex.acquire(0):
-            self._comm.wait_for_mutex(self._mutex)
+            self._waits.for_mutex(self._mutex, self._what)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

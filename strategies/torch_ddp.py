@@ -126,7 +126,7 @@ class TorchDDP(Strategy):
         except RuntimeError as error:
             if self.comm is None or not self.comm.future_failed:
                 raise
-            raise self.comm.explained(error, f"in all_reduce of {self.comm.name}") from error
+            raise self.comm.waits.explained(error, f"in all_reduce of {self.comm.name}") from error
         if self.comm is not None:
             self.comm.wait_for_futures()
 

@@ -171,9 +171,9 @@ def test_a_killed_peer_is_noticed_at_once(workers, operation):
 
 def explain_what_torch_says(comm):
     pair = comm.split(comm.rank // 2)
-    said = [str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
+    said = [str(pair.waits.explained(RuntimeError("connection reset"), "in all_reduce"))]
     comm.key_values.lost.add(3)
-    return [*said, str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
+    return [*said, str(pair.waits.explained(RuntimeError("connection reset"), "in all_reduce"))]
 
 
 @pytest.mark.slow
