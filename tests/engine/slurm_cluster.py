@@ -1,7 +1,8 @@
 """A real SLURM of two nodes on this machine, in a temporary folder: munged, slurmctld and two slurmd, without systemd.
 
 A job in the partition `high` takes the nodes of one in `low` or `patient`, which goes back into the queue. `patient`
-leaves it a minute to save.
+leaves it a minute to save. A job that was put back waits for `cred_expire` seconds, so that what its nodes still say of
+its first run does not count for the second.
 """
 
 import os
@@ -25,7 +26,7 @@ SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=40
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -126,7 +127,7 @@ class SlurmCluster:
         return self.ask("squeue", "--noheader", f"--jobs={id}", "--states=all", "--format=%T").strip()
 
     def start_at_once(self, id: str) -> None:
-        """A job that was put back waits for two minutes; not this one."""
+        """Ends the wait of a job that was put back, whose nodes have not failed."""
         until(lambda: self.state(id) == "PENDING", START, f"job {id} is not put back: {self.state(id)}")
         until(lambda: len(self.idle()) == 2, START, "nodes still complete the job, whose end would count for the next")
         self.ask("scontrol", "update", f"JobId={id}", "StartTime=now")

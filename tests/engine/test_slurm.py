@@ -146,7 +146,6 @@ def test_a_lost_node_puts_the_run_back(tmp_path: Path, cluster: SlurmCluster, tr
         until(lambda: cluster.state(run.job) != "RUNNING" or run.steps() == 300, WAIT, "nobody notices")
     finally:
         cluster.start_node("n2")
-    cluster.start_at_once(run.job)
     assert run.end() == 0, run.said()
     assert weights(run.run.path) == undisturbed(train, *LONG)
 
