@@ -190,11 +190,11 @@ class WrapRecord:
                 StepRecord(done, batches / self._per_epoch, loss, rate, step_time=meter.last, time=meter.seconds)
             )
 
-    def evaluated(self, done: int, batches: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
+    def evaluated(self, done: int, batches: int, score: Score, seconds: float) -> None:
         """`batches`: that training was on, in `done` steps; more where a step accumulates gradients."""
-        score = Score(metric, value, loss)
         self._keep(score, seconds)
-        if self.reached is None and metric in METRICS and value >= self._experiment.target_accuracy:
+        is_there = score.value is not None and score.value >= self._experiment.target_accuracy
+        if self.reached is None and score.metric in METRICS and is_there:
             self.reached = seconds
         if self._comm.rank == 0:
             self.directory.add(EvaluationRecord(done, batches / self._per_epoch, score, seconds))

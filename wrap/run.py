@@ -1,7 +1,6 @@
 """A script's own loop as a run: what the sync mode must be told, and when."""
 
 import atexit
-import math
 import os
 import sys
 import time
@@ -27,7 +26,6 @@ from ..conf.errors import check_options
 from ..engine import ROOT
 from ..engine.base import machine, memory
 from ..engine.base.errors import DivergedError
-from ..engine.base.failures import ONE_SAMPLE, outside
 from ..engine.base.started import RESUMES
 from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors, keep_memory
@@ -36,8 +34,8 @@ from ..engine.training.meters import Meter
 from ..exchange.alike import agree, is_compared
 from ..strategies import Batch
 from ..strategies.core.views import HeldViews
-from ..tracking.summaries import is_taken
 from .alike import BufferComparison, share_state
+from .causes import name_cause
 from .dry_run import dry_run, show
 from .errors import ScriptError
 from .gradients import Gradients
@@ -46,6 +44,7 @@ from .order import ParameterOrder
 from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
 from .saving import Checkpoints, Resumed, newest, newest_of_job, read
+from .scores import score_of
 from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
@@ -54,14 +53,6 @@ from .workers import Joined, join
 
 Count = Callable[[Any], int]
 _current: ContextVar[int] = ContextVar("current", default=0)  # the run of this thread, by its id
-
-ROUNDING = 1e-5  # of an accuracy in float32
-OF_SEVERAL = {  # the beginning of an error of torch's, and its cause on several workers
-    "SparseAdam does not support dense": "several workers exchange dense gradients. Choose torch.optim.Adam for these "
-    "parameters, or one worker",
-    "No inf checks were recorded": "a worker without a sample of the batch has no gradients. Choose drop_last=True for "
-    "the loader, or sync=bsp",
-}
 
 
 class _Unused(Exception):
@@ -403,24 +394,9 @@ class Run:
 
         Raises `DivergedError` where it is not finite, and `ScriptError` for what is no accuracy from 0 to 1.
         """
-        value, loss = _number(metric, value), None if loss is None else _number("loss", loss)
-        for name, number in ((metric, value), ("loss", loss)):
-            if number is not None and not math.isfinite(number):
-                raise DivergedError(
-                    f"worker {self.rank} diverged: {name} is {number}, evaluated after step {self.steps}"
-                )
-        if metric == "loss":
-            raise ScriptError(
-                "evaluated: metric=loss: a loss stands beside a metric. Choose evaluated(value, loss=...)"
-            )
-        if not metric or is_taken(metric):
-            raise ScriptError(f"evaluated: metric={metric}: a run has something else under it. Choose another name.")
-        if metric == "accuracy" and not 0 <= value <= 1 + ROUNDING:
-            raise ScriptError(
-                f"evaluated: accuracy={value:g}: must be from 0 to 1. Divide per cent by 100, or name another metric="
-            )
+        score = score_of(metric, value, loss, f"worker {self.rank}", self.steps)
         if self._is_here():
-            self._record.evaluated(self.steps, self._batches, value, metric, loss, self._meter.seconds)
+            self._record.evaluated(self.steps, self._batches, score, self._meter.seconds)
 
     def close(self) -> None:
         """The run is over: all workers leave the consensus in the model; the chief writes it, and the summary."""
@@ -511,18 +487,9 @@ class Run:
                 )
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, IndexError) and (found := outside(error)):
-            error.add_note(found)
-        if isinstance(error, ValueError) and str(error).startswith(ONE_SAMPLE):
-            error.add_note(
-                f"worker {self.rank} of {self.workers} has {self._own[0]} of the batch's {self._own[1]} samples, and "
-                f"batch norm cannot train on one. Choose a batch_size of {2 * self.workers} or more and drop_last=True "
-                "for the loader, fewer workers, or a model with group norm"
-            )
+        name_cause(error, self.rank, self.workers, self._own)
         self._leave_out()  # the step is not to go on
         if self.workers > 1:
-            for note in (cause for words, cause in OF_SEVERAL.items() if str(error).startswith(words)):
-                error.add_note(note)
             leave_at_once()
         self._let_go()
         if not self._record.is_over:
@@ -573,16 +540,6 @@ class _Batches:
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
                 "give the sampler a generator with the same seed on all of them, or shuffle=True"
             )
-
-
-def _number(name: str, value: Any) -> float:
-    """Returns the number in a float, a tensor or an array of one entry. Raises `ScriptError`."""
-    try:
-        return float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ScriptError(
-            f"evaluated: {name} is a {type(value).__name__}: must be one number. Choose a float or a tensor."
-        ) from None
 
 
 def _items(value: Any) -> int:
