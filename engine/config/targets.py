@@ -329,6 +329,9 @@ def _check_knobs(
             hint = hint or f"valid: {', '.join(names) or 'none'}"
             if name in given and name in BY_NAME:
                 hint = f"{name}=... chooses it"
+            replaced = [its for its in choices_of(group) if its.name == choice.name and its.target != choice.target]
+            if any(name in its.knobs for its in replaced):
+                hint = f"{group}={choice.name} has it. Choose {group}={{_target_: {choice.target}}}, which replaces it"
             raise ConfigError(f"{group}.{name}: {maker.__name__} has no such parameter; {hint}")
         hint = held_to(maker, name)
         if hint is not None and name in names and _kind_of_parts(group, hint) is None:

@@ -142,6 +142,11 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ("++new_key=1", "new_key: there is no such key", "valid: accumulate"),
         ("+hardware.foo=1", "hardware.foo: there is no such key", ""),
         ("+optimizer.momentun=1", "optimizer.momentun: SGD has no such parameter", "did you mean momentum"),
+        (
+            "optimizer._target_=torch.optim.Adagrad",
+            "optimizer.momentum: Adagrad has no such parameter",
+            "optimizer=sgd has it. Choose optimizer={_target_: torch.optim.Adagrad}, which replaces it",
+        ),
     ],
 )
 def test_a_misspelt_name_is_refused_with_the_nearest(override: str, path: str, hint: str) -> None:
