@@ -18,11 +18,13 @@ __all__ = [
     "results_of",
     "tree_leaves",
     "tree_map_only",
+    "unbind",
     "writes",
     "written_by",
 ]
 
 log_softmax = torch.ops.aten._log_softmax.default
+unbind = torch.ops.aten.unbind.int
 
 
 def writes(operation: Any) -> bool:

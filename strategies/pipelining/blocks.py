@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from operator import getitem
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, cast
 from unicodedata import normalize
 
@@ -127,8 +129,9 @@ def _traced(model: nn.Module) -> list[Block]:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"strategy.stages: cannot find where to cut {kind}: it is no nn.Sequential, and torch.fx cannot trace its "
-            f"forward ({line}); give it a method blocks() that returns its modules in the order in which forward calls "
-            "them, each of which takes what the one before gives; strategy=data_parallel takes any module"
+            f"forward ({_line_of(error)}{line}); give it a method blocks() that returns its modules in the order in "
+            "which forward calls them, each of which takes what the one before gives; strategy=data_parallel takes any "
+            "module"
         ) from error
     _check_names(graph)
     returned: Any = graph.output_node().args[0]
@@ -160,6 +163,16 @@ def _traced(model: nn.Module) -> list[Block]:
     ends = [*(end for end in ends if end[0] is not returned), (returned, len(nodes))]
     begins = [(inputs[0], 0), *ends]
     return [_segment(entering, nodes[i:j], leaving) for (entering, i), (leaving, j) in pairwise(begins)]
+
+
+def _line_of(error: Exception) -> str:
+    """Returns the file and the line of a user's code that the error comes from; "" where it is from none."""
+    frames = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("torch", "paceline")
+    ]
+    return f"{frames[-1][0]}, line {frames[-1][1]}: " if frames else ""
 
 
 def _takes_apart(node: fx.Node) -> bool:

@@ -1,5 +1,6 @@
 """Chunks: the blocks of one stage, or of several, that one worker of a pipeline holds."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -73,10 +74,14 @@ def check_traced(model: nn.Module, layers: Sequence[Chunks], inputs: Tensor) -> 
     """
     if all(block.is_module for layer in layers for block in chain.from_iterable(chunks_of(layer))):
         return
-    if operations(without_data(model), inputs) != operations(nn.Sequential(*layers), inputs):
+    whole, split = operations(without_data(model), inputs), operations(nn.Sequential(*layers), inputs)
+    if whole != split:
+        one_sided = {"forward": Counter(whole) - Counter(split), "stages": Counter(split) - Counter(whole)}
+        differs = [f"only the {side} would run {', '.join([*its][:3])}" for side, its in one_sided.items() if its]
         raise ConfigError(
-            f"strategy.stages: the forward of {type(model).__name__} asks if a value is a tensor, or of which class, "
-            "and torch.fx, which splits it, has other values there. Remove that branch, give the model a method "
+            f"strategy.stages: the stages of {type(model).__name__} would not do what its forward does: "
+            f"{' and '.join(differs) or 'the order of operations differs'}. torch.fx, which splits it, has no tensors "
+            "where a forward asks for their class (isinstance, type). Remove that branch, give the model a method "
             "blocks(), or choose strategy=data_parallel."
         )
 

@@ -11,18 +11,19 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from inspect import signature, unwrap
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from ...compat.dispatch import TorchDispatchMode, aliases_first, draws, tree_leaves
+from ...compat.dispatch import TorchDispatchMode, aliases_first, draws, tree_leaves, unbind
 from ...compat.storages import version_of
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 _IN_PLACE = re.compile(r"(?!__)\w*[^_]_|(__)?i(add|sub|mul|(true|floor)div|mod|pow|matmul|and|x?or|[lr]shift)(__)?")
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VIEWS = frozenset({"getitem", "__getitem__", "getattr", "float"})  # beside those that torch says itself
 
 
@@ -85,11 +86,12 @@ def operations(run: Callable[[Tensor], object], inputs: Tensor) -> list[str]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
             if any(id(each) in reached for each in tree_leaves((args, kwargs))):
-                found.append(str(func))
+                # a tensor is unpacked by `unbind`, and one of torch.fx by its entries
+                found.extend(["aten.select.int"] * len(made) if func is unbind else [str(func)])
                 reached.update((id(each), each) for each in tree_leaves(made) if isinstance(each, Tensor))
             return made
 
-    with torch.no_grad(), OperationsOf():
+    with OperationsOf():
         run(inputs)
     return found
 
@@ -103,19 +105,11 @@ class StrictTracer(fx.Tracer):
         return _Value(node, self)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """Gives `root_fn` the defaults of its parameters but for the first: stages call it with one tensor alone."""
-        called, args = super().create_args_for_root(root_fn, is_module, concrete_args)
-        function = unwrap(root_fn)
-        parameters = signature(function).parameters
-        for i, name in enumerate(function.__code__.co_varnames[: len(args)]):
-            its, is_first = parameters[name], name in [*parameters][:2]  # beside `self`
-            if its.kind is its.VAR_POSITIONAL:
-                args[i] = (args[i],) if is_first else ()
-            elif its.kind is its.VAR_KEYWORD:
-                args[i] = {}
-            elif not is_first and its.default is not its.empty:
-                args[i] = its.default
-        return called, args
+        """Gives `root_fn` values for the parameters without defaults alone: stages call it with one tensor."""
+        parameters = signature(root_fn).parameters.values()
+        needed = [its.name for its in parameters if its.kind in _POSITIONAL and its.default is its.empty]
+        names = needed[1:] or ["x"]  # beside `self`; a forward may take any arguments
+        return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """Raises `PartialTraceError` for a forward of which the trace is not the whole."""

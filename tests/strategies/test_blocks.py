@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod, wraps
 from typing import Any, NamedTuple
 
 import pytest
@@ -240,7 +240,7 @@ def test_a_model_that_returns_an_object_is_cut_in_a_wrapper_that_returns_its_log
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (Branching, r"torch\.fx cannot trace its forward .*; give it a method blocks\(\)"),
+        (Branching, r"torch\.fx cannot trace its forward \(oracles\.py, line \d+: .*; give it a method blocks\(\)"),
         (Foreign, r"Foreign\.blocks\(\) returns a Linear that is no module of it"),
         (Silent, r"Silent\.blocks\(\) returns nothing"),
         (TwoInputs, "the forward of TwoInputs must take one tensor.* It takes x, y. Wrap it in a module that calls"),
@@ -533,8 +533,31 @@ def test_a_forward_that_takes_another_branch_in_its_trace_is_refused(what: str) 
     if what == "nothing":
         plan()
         return
-    with pytest.raises(ConfigError, match=r"^strategy\.stages: the forward of Asking asks if a value is a tensor"):
+    with pytest.raises(
+        ConfigError, match=r"^strategy\.stages: .* only the (forward|stages) would run aten\.div\.Tensor\. "
+    ):
         plan()
+
+
+class Unpacking(nn.Module):
+    """Unpacks a tensor, as attention does with queries, keys and values, and turns gradients on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.qkv, self.head = nn.Linear(FEATURES, 8), nn.Linear(8, 12), nn.Linear(4, CLASSES)
+
+    @torch.enable_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.enter(x)).unflatten(-1, (3, 4)).transpose(0, 1)
+        return self.head(q * k.softmax(-1) + v)
+
+
+def test_a_forward_may_unpack_a_tensor() -> None:
+    inputs, targets = torch.zeros(4, FEATURES, device="meta"), torch.zeros(4, dtype=torch.int64, device="meta")
+    assert Pipeline(2, cut="time", micro_batches=2).resolved(Unpacking().to("meta"), inputs, targets, F.cross_entropy)
+    model, x = Unpacking(), torch.randn(4, FEATURES)
+    one, other = Pipeline(2, cut=[1]).split(model)
+    assert other(one(x)).equal(model(x))
 
 
 class Open(nn.Module):
@@ -562,7 +585,28 @@ class Passing(nn.Module):
         return self.outer(self.inner(*given, scale=scale))
 
 
-@pytest.mark.parametrize("kind", [Open, Passing])
+def _passed_on(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(forward)
+    def passed(*given: Any, **named: Any) -> Tensor:
+        return forward(*given, **named)
+
+    return passed
+
+
+class Decorated(Open):
+    @_passed_on
+    def forward(self, x: Tensor, *, scale: float = 2.0, activation: Callable[[Tensor], Tensor] = F.gelu) -> Tensor:
+        return self.two(activation(self.one(x)) * scale)
+
+
+class Partial(Open):
+    def _scaled(self, x: Tensor, scale: float) -> Tensor:
+        return self.two(self.one(x) * scale)
+
+    forward = partialmethod(_scaled, scale=2.0)  # pyright: ignore[reportAssignmentType]
+
+
+@pytest.mark.parametrize("kind", [Open, Passing, Decorated, Partial])
 def test_a_trace_has_no_more_arguments_than_a_stage_gives(kind: type[nn.Module]) -> None:
     model, x = kind(), torch.randn(5, FEATURES)
     one, other = Pipeline(2, cut=[1]).split(model)
