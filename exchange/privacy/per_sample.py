@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from ...batches import Samples, call, of_each, tensors_of
 from ...conf.errors import ConfigError
 from ...strategies.core.accumulation import unweighed, weigher
 from ...strategies.core.batch import Batch, Pass
-from ...strategies.core.copies import without_data
+from ...strategies.core.copies import with_tensors_of
 from ...strategies.core.cost import payload
 from ...strategies.core.loss import Loss
 from ..seeded import generator
@@ -36,7 +38,7 @@ class PerSample:
         """`module`: before anybody hooks themselves into it."""
         self.privacy, self.held = privacy, 0
         self._loss, self._weigh, self._replica = unweighed(loss), weigher(loss), replica
-        self._bare = without_data(module, plain=False)  # how the model computes, without hooks; weights are given to it
+        self._bare = with_tensors_of(module)  # how the model computes, without hooks
         self._step, self._noise = -1, generator()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -66,7 +68,7 @@ class PerSample:
             # g_i <- g_i min(1, C / ||g_i||)
             kept = factors(gradients, privacy.clip, f"worker {self._replica} diverged: the gradient of a sample")
             for gradient, total in zip(gradients, totals, strict=True):
-                total += gradient.mul_(kept.to(gradient.dtype).view(-1, *[1] * total.dim())).sum(0)
+                total += torch.tensordot(kept.to(gradient.dtype), gradient, 1)  # two of them may be one in memory
         # 1/n_j (sum_i g_i + N(0, (n_j/n) sigma^2 C^2))
         std = privacy.noise * privacy.clip * (batch.counted / batch.total) ** 0.5
         for total in totals:
@@ -91,15 +93,15 @@ class PerSample:
             given = {**weights, **rest}
             outputs = call(partial(_computed, self._bare, given), x)
             for name, kept in rest.items():  # a forward may put another tensor in a buffer's place
-                if given[name] is not kept and given[name].shape == kept.shape:
-                    kept.copy_(given[name].detach())
+                if given[name] is not kept:
+                    kept.data = given[name].detach()
             return self._loss(outputs, y)
 
         fields = [*tensors_of(inputs), *tensors_of(targets)]
         if len(inputs) == 1:
             return of_one(trained, [each[0] for each in fields])[None], list(trained.values())
         own = {name: each.expand(len(inputs), *each.shape) for name, each in trained.items()}
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels know no vmap
+        with sdpa_kernel(SDPBackend.MATH), _Padding():  # the fused kernels know no vmap
             return vmap(of_one, randomness="different")(own, fields), list(own.values())
 
     def _drawn(self, step: int, like: Tensor) -> Tensor:
@@ -107,6 +109,18 @@ class PerSample:
         if step != self._step:
             self._step, self._noise = step, generator("dp_sgd", self.privacy.seed, step, self._replica)
         return torch.randn(like.shape, generator=self._noise, dtype=like.dtype).to(like.device)
+
+
+class _Padding(TorchFunctionMode):
+    """Gives the row of an embedding's `padding_idx` no gradient. Under vmap, torch does so for the first sample."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        padding = kwargs.get("padding_idx") if func is F.embedding and kwargs else None
+        if padding is None:
+            return made
+        ids, weight = args
+        return torch.where((ids == padding % len(weight))[..., None], made.detach(), made)
 
 
 class _WithGradients(torch.autograd.Function):

@@ -66,6 +66,11 @@ def without_data(module: Module, device: str = "meta", plain: bool = True) -> Mo
     return copied(module, plainly | empty, is_alone=True)
 
 
+def with_tensors_of(module: Module) -> Module:
+    """Returns a copy that has the tensors of `module` itself."""
+    return copied(module, {id(each): each for each in chain(_registered(module), _plain(module))}, is_alone=True)
+
+
 def let_go(model: nn.Module, own: nn.Module) -> None:
     """Frees the tensors of `model` that `own`, a part of it, does not hold. Nobody may use them any more."""
     kept = {id(each) for each in _registered(own)}

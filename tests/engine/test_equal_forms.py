@@ -13,6 +13,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.base.trained import keep_memory
 from paceline.exchange.privacy.dp_sgd import DPSGD
 from paceline.exchange.privacy.per_sample import PerSample
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.copies import copy_of, give_own_memory
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.offload import Offload
@@ -110,6 +111,88 @@ def test_a_replaced_buffer_is_kept_where_each_sample_has_its_gradient(at_once):
     assert torch.equal(*next(zip(*seen, strict=True)))
     assert seen[0][0] == 2
     assert torch.equal(seen[0][1], seen[1][1])
+
+
+class Lengthening(Counts):
+    """Keeps a number of each pass in a buffer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = torch.cat([self.count.flatten(), self.count.flatten()[-1:] + 1])
+        return self.layer(x) * (1 + 0.1 * self.count[-1])
+
+
+@pytest.mark.parametrize("at_once", [1, None])
+def test_a_buffer_that_becomes_longer_is_kept_where_each_sample_has_its_gradient(at_once):
+    model = Lengthening(in_place=False)
+    own = PerSample(model, nn.functional.cross_entropy, DPSGD(1.0, 1.0, at_once=at_once), 0)
+    for step in range(2):
+        own.losses(model, *samples(step, at_once or 3))
+    assert model.count.tolist() == [0, 1, 2]
+
+
+class OneInMemory(nn.Module):
+    """The gradient of `token` is a part of that of `place`, as in a vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = nn.Parameter(torch.ones(1, 1, FEATURES)), nn.Parameter(torch.ones(1, 2, FEATURES))
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((torch.cat([self.token.expand(len(x), -1, -1), x[:, None]], 1) + self.place).tanh().sum(1))
+
+
+class Padded(nn.Module):
+    """The mean of embeddings, of which those of `padding_idx` are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(3, 4, padding_idx=-3)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rows((x > 0).long()).mean(1))
+
+
+class ComputedAgain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(lambda given: self.layer(given).tanh(), x, use_reentrant=False))
+
+
+class Normed(nn.Module):
+    """Has the product of its weights as a tensor beside them, once it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.utils.weight_norm(nn.Linear(FEATURES, 8)), nn.Linear(8, CLASSES)
+        self(torch.ones(1, FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x).tanh())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize(
+    ("kind", "count"), [(OneInMemory, 1), (OneInMemory, 4), (Padded, 4), (ComputedAgain, 1), (Normed, 1)]
+)
+def test_gradients_are_clipped_as_each_sample_has_them(kind, count):
+    torch.manual_seed(0)
+    model, clip = kind(), 0.1
+    inputs, targets = samples(0, count)
+    wanted = [torch.zeros_like(each) for each in model.parameters()]
+    for x, y in zip(inputs.split(1), targets.split(1), strict=True):
+        own = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+        norm = sum(float(each.square().sum()) for each in own) ** 0.5
+        for total, each in zip(wanted, own, strict=True):
+            total += each * min(1.0, clip / norm) / count
+    loss = nn.functional.cross_entropy
+    PerSample(model, loss, DPSGD(clip, 0.0), 0).loss(model, Batch(inputs, targets, count)).backward()
+    for parameter, each in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, each, rtol=1e-4, atol=1e-7)
 
 
 def samples(step: int, count: int) -> tuple[Tensor, Tensor]:
