@@ -300,25 +300,26 @@ def open_directory(
     if directory is None and experiment.name is not None:
         found = _of_this_job(root.absolute() / experiment.name, prepared.config, plan, data)
         directory, checkpoint = found or (None, None)
+    begins = directory is None
     if directory is None:
         name = experiment.name
         directory = _unnamed(experiment, root) if name is None else RunDirectory.create(root, name)
         hold(directory)
         directory.write_environment(environment())
-        note_job(directory)
-        if experiment.weights is not None:
-            from ..features.weights import convert
-
-            convert(experiment, directory.path, plan.shapes, plan.added)
     else:
         hold(directory)
         if not was_started():
             forget_job(directory.path)  # it goes on here
         directory.forget_summary()
-    if is_submitted():  # whoever submitted it wrote it
-        return directory, checkpoint
-    # a resumed run's too: the next time it goes on with what was changed this time
-    directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
+    if not is_submitted():  # else whoever submitted it wrote it
+        # a resumed run's too: the next time it goes on with what was changed this time
+        directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
+    if begins:
+        note_job(directory)
+        if experiment.weights is not None:
+            from ..features.weights import convert
+
+            convert(experiment, directory.path, plan.shapes, plan.added)
     return directory, checkpoint
 
 

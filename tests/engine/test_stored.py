@@ -343,6 +343,22 @@ def test_a_generation_of_another_size_is_refused(run: Path, job: str, monkeypatc
         session._of_this_job(run, prepared.config, three.plan(), data)
 
 
+def test_a_generation_that_was_killed_while_it_read_weights_makes_room(
+    run: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = shutil.copy(run / "model.safetensors", run.parent)
+    shutil.rmtree(run)
+    prepared, plan, data = generation(run, f"weights={weights}")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("paceline.engine.features.weights.convert", killed)
+        session.open_directory(prepared, plan, run.parent, data, lambda _: None)
+    assert session.open_directory(prepared, plan, run.parent, data, lambda _: None)[0].path == run
+
+
 def test_a_generation_that_left_no_checkpoint_makes_room(run: Path, job: str) -> None:
     shutil.rmtree(run / "checkpoints")
     assert earlier_of(run) is None
