@@ -52,7 +52,7 @@ def check_rows(model: nn.Module, setting: str) -> None:
 def check_dense(model: nn.Module, setting: str, handled: str) -> None:
     """Raises `ConfigError` for a sparse gradient. `handled`: what `setting` does with dense ones alone."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise ConfigError(
                 f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are {handled}. Choose "
                 "strategy=data_parallel, or build the embedding with sparse=False."

@@ -63,7 +63,12 @@ def without_data(module: Module, device: str = "meta", plain: bool = True) -> Mo
     """Returns a copy whose tensors are empty. `plain`: those that are plain attributes of a layer too, not shared."""
     empty = {id(each): _empty(each, device) for each in _registered(module)}
     plainly = {id(each): _empty(each, device) if plain else each for each in _plain(module)}
-    return copied(module, plainly | empty, is_alone=True)
+    made = copied(module, plainly | empty, is_alone=True)
+    for layer in made.modules():
+        if isinstance(layer, torch.jit.ScriptModule):  # which copies its tensors, whatever stands for them
+            for name, each in chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False)):
+                setattr(layer, name, _empty(each, device).requires_grad_(each.requires_grad))
+    return made
 
 
 def with_tensors_of(module: Module) -> Module:

@@ -81,6 +81,12 @@ def test_a_copy_of_a_scripted_layer_has_its_own_gradients():
     assert [each.grad is not None for each in copy.parameters()] == [each.requires_grad for each in model.parameters()]
 
 
+def test_a_stage_after_scripted_layers_trains():
+    case = TrainingCase([[4]] * 3, scripted)
+    results = FABRICS["virtual"](2, train, TrainingPlan(Pipeline(2, "naive", cut=[3]), BSP(), case))
+    assert distance({**results[0]["weights"], **results[1]["weights"]}, serial(case)) < 1e-12
+
+
 class Counts(nn.Module):
     """Counts its passes in a buffer, in place or by another tensor."""
 
@@ -202,6 +208,12 @@ def samples(step: int, count: int) -> tuple[Tensor, Tensor]:
 
 def sparse() -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 4, sparse=True))
+
+
+def test_a_sparse_embedding_that_is_frozen_has_no_gradient_to_refuse():
+    model = sparse().requires_grad_(False)
+    for strategy in (TorchDDP(), TorchFSDP()):
+        assert len(strategy.split(model)) == 1
 
 
 def without_entries() -> nn.Module:
