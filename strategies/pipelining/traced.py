@@ -65,12 +65,14 @@ def traced(model: nn.Module) -> fx.Graph:
 def recomputable(graph: fx.Graph, model: nn.Module) -> set[fx.Node]:
     """Returns the nodes that each stage may compute by itself: what it fetches, and values of buffers alone."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    written = [_base(each) for node in graph.nodes for each in changed(node)]  # other stages would lack the change
     fetched = {node for node in graph.nodes if node.op == "get_attr"}
     alone = {node for node in fetched if str(node.target) not in parameters}
     for node in graph.nodes:
         its = node.all_input_nodes
-        if node.op in ("call_function", "call_method") and its and alone.issuperset(its):
-            if changed(node) or draws(_operation(node)):  # two stages would do it twice, or one would not
+        is_called = node.op in ("call_function", "call_method")
+        if is_called and its and alone.issuperset(its) and node not in written:
+            if draws(_operation(node)):  # each stage would draw others
                 return fetched
             alone.add(node)
     return fetched | alone
@@ -207,12 +209,16 @@ def _is_kept(before: tuple[str, Tensor, int], after: tuple[str, Tensor, int] | N
 
 def _written(node: fx.Node) -> Iterator[str]:
     """Yields the tensors of the model that `node` changes in place, and none that the forward computes."""
-    for each in changed(node):
-        target = each
-        while isinstance(target, fx.Node) and _is_view(_operation(target)):
-            target = target.args[0] if target.args else None
+    for target in map(_base, changed(node)):
         if isinstance(target, fx.Node) and (key := _fetched(target)):
             yield key
+
+
+def _base(target: Any) -> Any:
+    """Returns the value whose memory `target` is in, as far as the operations between them say so."""
+    while isinstance(target, fx.Node) and _is_view(_operation(target)):
+        target = target.args[0] if target.args else None
+    return target
 
 
 def changed(node: fx.Node) -> list[Any]:

@@ -471,6 +471,9 @@ class OfBuffers(nn.Module):
             case "in place":
                 scale = self.scale.float() + 1
                 scale.mul_(3)
+            case "in place by the batch":
+                scale = self.scale.float() + 1
+                scale[:4].mul_(x.mean())
             case "item":
                 scale = self.scale.sum().item()
             case _:
@@ -479,7 +482,10 @@ class OfBuffers(nn.Module):
         return self.head(x.relu() * scale)
 
 
-@pytest.mark.parametrize("how", ["computed", "of the batch's size", "in place", "item", "dropped"])
+HOW = ["computed", "of the batch's size", "in place", "in place by the batch", "item", "dropped"]
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_values_of_buffers_are_computed_in_each_pass_and_alike_in_all_stages(how: str) -> None:
     model, x = OfBuffers(how), torch.randn(5, FEATURES)
     blocks = blocks_of(model)
