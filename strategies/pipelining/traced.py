@@ -39,6 +39,9 @@ class _Value(fx.Proxy):
             raise PartialTraceError(f"it sets the attribute {name} of a tensor, which no stage would do")
         super().__setattr__(name, value)
 
+    def __setitem__(self, key: object, value: object) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
 
 def _in_place(operation: Callable[..., Any]) -> Callable[..., fx.Proxy]:
     """Returns the method for an operation such as `x += 1`, of which torch.fx itself makes `x = x + 1`."""
@@ -224,7 +227,7 @@ def _base(target: Any) -> Any:
 def changed(node: fx.Node) -> list[Any]:
     """Returns the arguments that `node` changes in place."""
     name = _operation(node)
-    is_first = _IN_PLACE.fullmatch(name) or name == "__setitem__" or node.kwargs.get("inplace")
+    is_first = _IN_PLACE.fullmatch(name) or name in ("setitem", "__setitem__") or node.kwargs.get("inplace")
     targets = node.args[0] if is_first and node.args else node.kwargs.get("out")
     return [each for each in (targets if isinstance(targets, list | tuple) else [targets]) if each is not None]
 

@@ -566,6 +566,36 @@ def test_a_forward_may_unpack_a_tensor() -> None:
     assert other(one(x)).equal(model(x))
 
 
+class AssigningParts(nn.Module):
+    """Assigns to parts of what it computes, of which `zeros` is a value of a buffer."""
+
+    zeros: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner, self.head = nn.Linear(FEATURES, 8), nn.Linear(8, 8), nn.Linear(8, CLASSES)
+        self.register_buffer("zeros", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.enter(x).tanh()
+        turned, shift = torch.zeros_like(h), self.zeros * 1
+        turned[:, ::2], turned[:, 1::2] = -h[:, 1::2], h[:, ::2]
+        turned[:, :4] *= 2
+        shift[2:] = h.mean(0)[2:]
+        return self.head(self.inner(turned).tanh() + shift + h)
+
+
+def assigning_parts64() -> nn.Module:
+    return AssigningParts().double()
+
+
+@pytest.mark.parametrize("cut", [[1], [2]])
+def test_a_forward_may_assign_to_parts_of_what_it_computes(cut: list[int], virtual_workers: Any) -> None:
+    case = Case([[4]] * 3, model=assigning_parts64)
+    results = virtual_workers(2, train, Plan(Pipeline(2, "naive", cut=cut), BSP(), case))
+    assert identical({**results[0]["weights"], **results[1]["weights"]}, serial(case))
+
+
 class Open(nn.Module):
     """Takes any arguments."""
 
