@@ -96,7 +96,7 @@ def operations(run: Callable[[Tensor], object], inputs: Tensor) -> list[str]:
                 reached.update((id(each), each) for each in tree_leaves(made) if isinstance(each, Tensor))
             return made
 
-    with OperationsOf():
+    with torch.no_grad(), OperationsOf():
         run(inputs)
     return found
 
@@ -163,7 +163,11 @@ class StrictTracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         owner = self.root.get_submodule(module_qualified_name.rpartition(".")[0])
-        return isinstance(owner, nn.ModuleList) or super().is_leaf_module(m, module_qualified_name)
+        return (
+            isinstance(owner, nn.ModuleList)
+            or isinstance(m, torch.jit.ScriptModule)
+            or super().is_leaf_module(m, module_qualified_name)
+        )
 
 
 def _changes(what: str) -> PartialTraceError:

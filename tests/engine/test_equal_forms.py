@@ -81,8 +81,20 @@ def test_a_copy_of_a_scripted_layer_has_its_own_gradients():
     assert [each.grad is not None for each in copy.parameters()] == [each.requires_grad for each in model.parameters()]
 
 
-def test_a_stage_after_scripted_layers_trains():
-    case = TrainingCase([[4]] * 3, scripted)
+class OfScripted(nn.Module):
+    """Calls scripted layers in a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, _, self.other, _, self.head = scripted()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.other(self.one(x).tanh()).tanh())
+
+
+@pytest.mark.parametrize("model", [scripted, OfScripted])
+def test_a_stage_after_scripted_layers_trains(model):
+    case = TrainingCase([[4]] * 3, model)
     results = FABRICS["virtual"](2, train, TrainingPlan(Pipeline(2, "naive", cut=[3]), BSP(), case))
     assert distance({**results[0]["weights"], **results[1]["weights"]}, serial(case)) < 1e-12
 

@@ -546,13 +546,13 @@ def test_a_forward_that_takes_another_branch_in_its_trace_is_refused(what: str) 
 
 
 class Unpacking(nn.Module):
-    """Unpacks a tensor, as attention does with queries, keys and values, and turns gradients on."""
+    """Has a scripted layer, and unpacks a tensor, as attention does with queries, keys and values."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.enter, self.qkv, self.head = nn.Linear(FEATURES, 8), nn.Linear(8, 12), nn.Linear(4, CLASSES)
+        self.enter, self.qkv = torch.jit.script(nn.Linear(FEATURES, 8)), nn.Linear(8, 12)
+        self.head = nn.Linear(4, CLASSES)
 
-    @torch.enable_grad()
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.enter(x)).unflatten(-1, (3, 4)).transpose(0, 1)
         return self.head(q * k.softmax(-1) + v)
