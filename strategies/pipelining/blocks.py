@@ -25,7 +25,7 @@ from torch import Tensor, fx, nn
 from ...compat.modules import is_as_its_class
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
-from .traced import changed, recomputable, traced
+from .traced import recomputable, traced, written
 
 Run = Callable[[nn.Module, Tensor], Tensor]  # (a module that has what the block uses, under the model's names; input)
 
@@ -152,12 +152,13 @@ def _traced(model: nn.Module) -> list[Block]:
         )
     ends: list[tuple[fx.Node, int]] = []  # the value that leaves a block, and how many nodes come before it
     alive = {inputs[0]: len(inputs[0].users)}  # values -> users to come
+    changed = {value: i for i, node in enumerate(nodes) for value in written(node)}  # when it is for the last time
     for i, node in enumerate(nodes):
         for given in node.all_input_nodes:
             if given in alive:
                 alive[given] -= 1
         alive = {value: users for value, users in alive.items() if users} | {node: len(node.users)}
-        if len(alive) == 1 and not any(_takes_apart(each) or node in changed(each) for each in node.users):
+        if len(alive) == 1 and changed.get(node, i) <= i and not any(map(_takes_apart, node.users)):
             ends.append((node, i + 1))
     # the last block has all that follows: changes of its result in place, and values that nobody uses
     ends = [*(end for end in ends if end[0] is not returned), (returned, len(nodes))]

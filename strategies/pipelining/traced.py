@@ -68,13 +68,13 @@ def traced(model: nn.Module) -> fx.Graph:
 def recomputable(graph: fx.Graph, model: nn.Module) -> set[fx.Node]:
     """Returns the nodes that each stage may compute by itself: what it fetches, and values of buffers alone."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    written = [_base(each) for node in graph.nodes for each in changed(node)]  # other stages would lack the change
+    changed = {each for node in graph.nodes for each in written(node)}  # other stages would lack the change
     fetched = {node for node in graph.nodes if node.op == "get_attr"}
     alone = {node for node in fetched if str(node.target) not in parameters}
     for node in graph.nodes:
         its = node.all_input_nodes
         is_called = node.op in ("call_function", "call_method")
-        if is_called and its and alone.issuperset(its) and node not in written:
+        if is_called and its and alone.issuperset(its) and node not in changed:
             if draws(_operation(node)):  # each stage would draw others
                 return fetched
             alone.add(node)
@@ -140,7 +140,7 @@ class StrictTracer(fx.Tracer):
         except Exception:
             check()  # another trace would not see what this one changed
             raise
-        check([key for node in graph.nodes for key in _written(node)])
+        check([key for node in graph.nodes for key in map(_fetched, written(node)) if key])
         return graph
 
     def _check(self, *used: nn.Module | nn.Parameter) -> None:
@@ -214,26 +214,16 @@ def _is_kept(before: tuple[str, Tensor, int], after: tuple[str, Tensor, int] | N
     return is_plain and one.shape == other.shape and (one.is_meta or (one.dtype == other.dtype and one.equal(other)))
 
 
-def _written(node: fx.Node) -> Iterator[str]:
-    """Yields the tensors of the model that `node` changes in place, and none that the forward computes."""
-    for target in map(_base, changed(node)):
-        if isinstance(target, fx.Node) and (key := _fetched(target)):
-            yield key
-
-
-def _base(target: Any) -> Any:
-    """Returns the value whose memory `target` is in, as far as the operations between them say so."""
-    while isinstance(target, fx.Node) and _is_view(_operation(target)):
-        target = target.args[0] if target.args else None
-    return target
-
-
-def changed(node: fx.Node) -> list[Any]:
-    """Returns the arguments that `node` changes in place."""
+def written(node: fx.Node) -> Iterator[fx.Node]:
+    """Yields the values in whose memory `node` changes something: its arguments, and those that they are views of."""
     name = _operation(node)
     is_first = _IN_PLACE.fullmatch(name) or name in ("setitem", "__setitem__") or node.kwargs.get("inplace")
     targets = node.args[0] if is_first and node.args else node.kwargs.get("out")
-    return [each for each in (targets if isinstance(targets, list | tuple) else [targets]) if each is not None]
+    for target in targets if isinstance(targets, list | tuple) else [targets]:
+        each = target
+        while isinstance(each, fx.Node):
+            yield each
+            each = each.args[0] if each.args and _is_view(_operation(each)) else None
 
 
 def _operation(node: fx.Node) -> str:

@@ -589,6 +589,30 @@ def assigning_parts64() -> nn.Module:
     return AssigningParts().double()
 
 
+class ChangingViews(nn.Module):
+    """Changes what a layer returns by a view of it, before the next layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner, self.head = nn.Linear(FEATURES, 8), nn.Linear(8, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.enter(x)
+        flat = h.flatten(1)
+        flat += 1
+        h = (self.inner(flat) + 1).view(-1, 8)
+        h[:, 1] = 0
+        return self.head(h.tanh())
+
+
+def test_no_cut_is_before_a_change_of_a_view() -> None:
+    model, x = ChangingViews().double(), torch.randn(4, FEATURES).double()
+    h = x
+    for block in blocks_of(model):
+        h = block.run(model, h if h is x else h.detach().requires_grad_())  # as a stage has it
+    assert torch.equal(h, model(x))
+
+
 @pytest.mark.parametrize("cut", [[1], [2]])
 def test_a_forward_may_assign_to_parts_of_what_it_computes(cut: list[int], virtual_workers: Any) -> None:
     case = Case([[4]] * 3, model=assigning_parts64)
