@@ -53,7 +53,8 @@ class Taking:
 def of_mean_one(weights: Tensor, everyone: Tensor) -> Tensor:
     """`weights` over the mean of `everyone`'s; zeros where all of these are."""
     mean = everyone.double().mean()
-    return (weights / mean if mean > 0 else torch.zeros_like(weights, dtype=torch.float64)).float()
+    weights = weights.double()
+    return weights / mean if mean > 0 else torch.zeros_like(weights)
 
 
 def seed_for(seed: int, step: int, draws_as: int, device: torch.device) -> None:

@@ -20,7 +20,7 @@ from ..base import DataSpec, Readable
 from .metrics import Metric
 
 F = TypeVar("F", bound=Callable[..., Tensor])
-Weigher = Callable[[Tensor], Tensor]  # targets [n, *target_shape] -> weights, float32 [n, *target_shape]
+Weigher = Callable[[Tensor], Tensor]  # targets [n, *target_shape] -> weights, floating [n, *target_shape]
 
 
 def mean_cross_entropy(loss: F) -> F:

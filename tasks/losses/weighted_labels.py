@@ -36,7 +36,8 @@ class WeightedLabels(CrossEntropy):
         counting = counting or alike
         if train is None:
             return counting
-        by_class = self._balanced(train.targets, classes) if self.weight == "balanced" else torch.tensor(self.weight)
+        listed = self._balanced(train.targets, classes) if self.weight == "balanced" else self.weight
+        by_class = torch.as_tensor(listed, dtype=torch.float64)
         return lambda targets: by_class[self.without_ignored(targets)] * counting(targets)
 
     def _balanced(self, targets: Tensor | None, classes: int) -> Tensor:
@@ -47,8 +48,8 @@ class WeightedLabels(CrossEntropy):
                 "Dataset an attribute `targets`, or task.weight a list."
             )
         counted = targets if self.ignored is None else targets[targets != self.ignored]
-        counts = torch.bincount(counted.flatten(), minlength=classes)
-        return torch.where(counts > 0, counts.sum() / (classes * counts.clamp(min=1)), 0.0).float()
+        counts = torch.bincount(counted.flatten(), minlength=classes).double()
+        return torch.where(counts > 0, counts.sum() / (classes * counts.clamp(min=1)), 0.0)
 
     def function(self, spec: DataSpec) -> Callable[[Tensor, Any], Tensor]:
         """Raises `ConfigError`."""

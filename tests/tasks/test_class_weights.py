@@ -77,6 +77,49 @@ def test_replicas_train_by_the_mean_of_torch(workers: int, weight: Any, tmp_path
     assert torch.allclose(load_file(result.path / "model.safetensors")["weight"], expected, atol=1e-6)
 
 
+class Exact(Zeros):
+    """Computes in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.double()
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input.double())
+
+
+@pytest.mark.parametrize("weight", [[0.1, 2.0, 0.7], "balanced", None], ids=str)
+def test_a_model_in_float64_has_the_mean_of_torch(weight: Any, tmp_path: Path) -> None:
+    inputs, labels = labelled(tmp_path)
+    counts = torch.bincount(labels[labels != IGNORED]).double()
+    by_class = {"balanced": (40 / (3 * counts)).tolist(), "None": [1.0] * CLASSES}.get(str(weight), weight)
+    model = Exact()
+    loss = F.cross_entropy(model(inputs), labels, torch.tensor(by_class, dtype=torch.float64), ignore_index=IGNORED)
+    loss.backward()
+    assert model.weight.grad is not None
+    result = engine.run(
+        [
+            "data=arrays",
+            f"data.path={tmp_path / 'data.npz'}",
+            f"data.test_path={tmp_path / 'data.npz'}",
+            f"model={{_target_:{Exact.__module__}.Exact}}",
+            "task=weighted_labels",
+            f"task.weight={'null' if weight is None else weight}",
+            f"task.ignore_index={IGNORED}",
+            "steps=1",
+            f"batch_size={SAMPLES}",
+            "optimizer.lr=1",
+            "hardware=virtual",
+            "hardware.workers=1",
+            "tracking=none",
+        ],
+        root=tmp_path,
+        allow_modules=[Exact.__module__],
+    )
+    trained = load_file(result.weights)["weight"]
+    torch.testing.assert_close(trained, -model.weight.grad, rtol=1e-12, atol=1e-15)
+
+
 def test_weights_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"task.weight=\[1, 2\]: has 2 weights, and the data have 10 classes"):
         engine.plan(["task=weighted_labels", "task.weight=[1,2]"])
