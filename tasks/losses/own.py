@@ -82,5 +82,5 @@ def _all_but_first(weigh: Weigher, targets: Tensor) -> Tensor:
 
 
 def _weighed(outputs: Tensor, targets: Fields) -> Tensor:
-    share = targets.tensors["weights"].mean()
+    share = targets.tensors["weights"].mean().to(outputs.dtype)
     return torch.where(share > 0, outputs, 0.0) * share  # the mean of no labels at all is NaN

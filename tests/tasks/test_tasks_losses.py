@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -429,6 +430,14 @@ def test_logits_of_a_model_that_are_no_scores_of_each_label_are_refused(transpos
     split = Split(inputs, torch.tensor([0, 1, 1]))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"`logits` are \[.*\] for labels \[3\]"):
         evaluate(OwnLoss(), Guessed(transposes), split)
+
+
+@pytest.mark.parametrize("task", [OwnLoss(), CrossEntropy()])
+def test_a_weighted_loss_has_the_dtype_of_the_model(task: Task) -> None:
+    spec, labels = replace(LABELS, weights=True), torch.tensor([0, 3])
+    outputs = torch.tensor(2.0) if isinstance(task, OwnLoss) else torch.randn(2, 4)
+    targets = Fields({"targets": labels, "weights": torch.ones(2, dtype=torch.float64)})
+    assert task.function(spec)(outputs, targets).dtype == torch.float32
 
 
 class Scored(Accuracy):
