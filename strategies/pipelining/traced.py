@@ -6,12 +6,14 @@ would do it never, or in each step alike. Modules that are not traced, such as t
 have.
 """
 
+import ast
 import operator
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
-from inspect import Parameter, signature
+from inspect import Parameter, currentframe, getframeinfo, signature
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,21 @@ from ...compat.storages import version_of
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 _IN_PLACE = re.compile(r"(?!__)\w*[^_]_|(__)?i(add|sub|mul|(true|floor)div|mod|pow|matmul|and|x?or|[lr]shift)(__)?")
+_COMPARED = ast.Eq, ast.Lt, ast.LtE, ast.Gt, ast.GtE
+_MAKERS = {
+    each.__name__: each
+    for each in (
+        torch.arange,
+        torch.empty,
+        torch.eye,
+        torch.full,
+        torch.linspace,
+        torch.ones,
+        torch.rand,
+        torch.randn,
+        torch.zeros,
+    )
+}
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VIEWS = frozenset({"getitem", "__getitem__", "getattr", "float"})  # beside those that torch says itself
 
@@ -39,6 +56,16 @@ class _Value(fx.Proxy):
             raise PartialTraceError(f"it sets the attribute {name} of a tensor, which no stage would do")
         super().__setattr__(name, value)
 
+    def __bool__(self) -> bool:
+        """Stages assert what the forward asserts."""
+        frame = currentframe()
+        assert frame is not None and frame.f_back is not None
+        caller = getframeinfo(frame.f_back)
+        if not _asserts(line := "".join(caller.code_context or ()).strip()):
+            return self.tracer.to_bool(self)
+        self.tracer.create_proxy("call_function", assert_of_forward, (self, f"{line} ({caller.filename})"), {})
+        return True
+
     def __setitem__(self, key: object, value: object) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
@@ -50,6 +77,45 @@ def _in_place(operation: Callable[..., Any]) -> Callable[..., fx.Proxy]:
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
     setattr(_Value, f"__i{_name}__", _in_place(getattr(operator, f"i{_name}")))
+
+
+def _asserts(line: str) -> bool:
+    """Returns True if a line of code asserts comparisons, all of which must hold."""
+    try:
+        [statement] = ast.parse(line).body
+    except (SyntaxError, ValueError):
+        return False
+    if not isinstance(statement, ast.Assert):
+        return False
+    test = statement.test
+    every = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return all(isinstance(each, ast.Compare) and all(isinstance(op, _COMPARED) for op in each.ops) for each in every)
+
+
+def assert_of_forward(holds: bool, statement: str) -> None:
+    """Raises `AssertionError` as the forward does, with its statement."""
+    if not holds:
+        raise AssertionError(statement)
+
+
+@contextmanager
+def _taking_sizes() -> Iterator[None]:
+    """Has torch's functions that make tensors take sizes of the batch, which their C code wants to be numbers."""
+
+    def taking(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            sizes = [each for each in tree_leaves((args, kwargs)) if isinstance(each, fx.Proxy)]
+            return sizes[0].tracer.create_proxy("call_function", make, args, kwargs) if sizes else make(*args, **kwargs)
+
+        return made
+
+    try:
+        for name, make in _MAKERS.items():
+            setattr(torch, name, taking(make))
+        yield
+    finally:
+        for name, make in _MAKERS.items():
+            setattr(torch, name, make)
 
 
 def traced(model: nn.Module) -> fx.Graph:
@@ -136,7 +202,8 @@ class StrictTracer(fx.Tracer):
                 raise _changes(tensors[changed[0]][0] if changed[0] in tensors else "a tensor that is not of the batch")
 
         try:
-            graph = super().trace(root, concrete_args)
+            with _taking_sizes():
+                graph = super().trace(root, concrete_args)
         except Exception:
             check()  # another trace would not see what this one changed
             raise

@@ -566,6 +566,61 @@ def test_a_forward_may_unpack_a_tensor() -> None:
     assert other(one(x)).equal(model(x))
 
 
+class Placed(nn.Module):
+    """Asserts the length of its input, and embeds its places, as GPTs are often written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(FEATURES, 8), nn.Embedding(6, 8)
+        self.layers, self.head = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        samples, length = x.shape
+        assert 0 < length <= 6 and x.dim() == 2, "too long"
+        padded = torch.zeros(samples, 1, 8, device=x.device)
+        h = self.words(x) + self.places(torch.arange(0, length, dtype=torch.long, device=x.device)) + padded
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h.mean(1))
+
+
+def test_a_forward_may_assert_sizes_and_make_tensors_of_them() -> None:
+    shapes = {"dtype": torch.int64, "device": "meta"}
+    inputs, targets, arange = torch.zeros(4, 5, **shapes), torch.zeros(4, **shapes), torch.arange
+    assert Pipeline(2, cut="time", micro_batches=2).resolved(Placed().to("meta"), inputs, targets, F.cross_entropy)
+    assert torch.arange is arange
+    model = Placed()
+    one, other = Pipeline(2, cut=[2]).split(model)
+    for size in ((4, 5), (1, 6)):
+        x = torch.randint(FEATURES, size)
+        assert other(one(x)).equal(model(x))
+    with pytest.raises(
+        AssertionError, match=r"^assert 0 < length <= 6 and x.dim\(\) == 2, \"too long\" \(.*test_blocks.py"
+    ):
+        one(torch.zeros(4, 7, dtype=torch.int64))
+
+
+class Asserting(nn.Module):
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.enter, self.head = what, nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.what == "one of several":
+            assert x.shape[1] in (5, FEATURES)
+        elif self.what == "either":
+            assert x.shape[1] == 5 or x.dim() == 2
+        else:
+            assert x.shape[1] != 5
+        return self.head(self.enter(x))
+
+
+@pytest.mark.parametrize("what", ["one of several", "either", "another"])
+def test_an_assertion_that_may_hold_in_two_ways_is_refused(what: str) -> None:
+    with pytest.raises(ConfigError, match=r"\(test_blocks.py, line \d+: symbolically traced variables cannot be used"):
+        blocks_of(Asserting(what))
+
+
 class AssigningParts(nn.Module):
     """Assigns to parts of what it computes, of which `zeros` is a value of a buffer."""
 
