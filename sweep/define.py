@@ -11,8 +11,10 @@ from ..conf.errors import ConfigError
 from ..engine.config.compose import compose
 from ..engine.config.experiment import CONF, Experiment, VirtualHardware
 from ..engine.config.metric import metric_of
+from ..engine.config.overrides import usual_choices
 from ..engine.config.receivers import check_definition
 from ..engine.config.swept import ParameterInterval, sweep_values
+from ..engine.config.typed import after
 from ..tracking.columns import BY_KEY, COLUMNS, METRICS, known
 from ..tracking.disturbance import is_timed
 from ..tracking.records import Measured, Summary
@@ -176,7 +178,8 @@ def _changed(definition: Definition, overrides: Sequence[str], config_dir: str |
     order = [key for key in definition.parameters if key in swept]  # conditions look back
     swept = {key: swept[key] for key in dict.fromkeys([*order, *swept])}
     conditions = tuple((key, so) for key, so in definition.when if key in swept)
-    return replace(definition, parameters=swept, fixed=(*fixed, *less), when=conditions)
+    fixed = after(fixed, less, usual_choices()) if less else fixed
+    return replace(definition, parameters=swept, fixed=tuple(fixed), when=conditions)
 
 
 def from_overrides(overrides: Sequence[str], config_dir: str | None = None) -> Definition:

@@ -188,6 +188,14 @@ def test_overrides_go_before_what_is_in_the_file(tmp_path: Path) -> None:
         define([file, "sync=asp", "optimizer.lr=1"])
 
 
+def test_another_choice_takes_the_settings_of_the_files_own_choice_away(tmp_path: Path) -> None:
+    command = [*COMMAND[:2], "hardware.workers=2", "hardware.threads=1", "optimizer.momentum=0.8", COMMAND[2]]
+    file = written(tmp_path / "sweep.yaml", schema(command=command))
+    found = define([file, "hardware=virtual", "optimizer=adam"])
+    assert found.fixed == ("hardware.workers=2", "hardware=virtual", "optimizer=adam")
+    assert define([file, "optimizer=sgd"]).fixed == (*command[2:-1], "optimizer=sgd")
+
+
 def test_options_go_before_what_is_in_the_file(tmp_path: Path) -> None:
     plain = schema(metric={"name": "loss", "goal": "maximize"}, run_cap=9)
     file = written(tmp_path / "sweep.yaml", plain)
