@@ -189,6 +189,17 @@ def test_what_cannot_be_explained_is_refused(paceline, arguments: tuple[str, ...
     assert (ended.status, ended.out) == (2, "") and says in ended.last
 
 
+def test_a_model_has_the_picture_of_its_own_run() -> None:
+    run = small_run("model=linear", ["hardware.workers=2", "steps=2"])
+    assert (run.summary["model"], run.summary["data"]) == ("linear", "digits")
+    assert [each for each in run.overrides if each.startswith("model=")] == ["model=linear"]
+
+
+def test_data_that_no_small_run_can_read_have_no_picture() -> None:
+    with pytest.raises(NoPictureError, match=r"data\.path"):
+        small_run("data=table")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", EVERY)
 def test_every_choice_has_a_picture_or_says_why_not(choice: str) -> None:
