@@ -21,6 +21,7 @@ from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
 from ..base import ROOT
 from ..base.errors import MachineError
+from ..base.failures import without_leaving
 from ..base.own_modules import find_modules
 from ..base.started import was_started
 from ..config.compose import compose
@@ -88,6 +89,7 @@ class Prepared:
             samples=self.samples,
         )
 
+    @without_leaving()
     def plan(self) -> "Plan":
         from ..planning.make_plan import make_plan
 
@@ -170,6 +172,7 @@ def has_job(directory: RunDirectory, job: JobNote) -> ConfigError:
     )
 
 
+@without_leaving()
 def prepare(
     overrides: Settings = (),
     config_dir: Path | str | None = None,

@@ -7,8 +7,8 @@ import errno
 import resource
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +19,7 @@ from ...tracking.columns import human_bytes
 from ...tracking.errors import StorageError
 from ...tracking.redact import hide_known
 from ...tracking.visible import visible
-from .errors import MachineError
+from .errors import MachineError, WorkerFailedError
 
 LONGEST = 4000  # characters of a message that are shown; a log has all of it
 _HEAD = 3 * LONGEST // 4
@@ -222,6 +222,17 @@ def named(error: BaseException) -> str:
     if text and exit_code_of(error) == ConfigError.exit_code:
         said = text
     return f"{said}, in {place}" if place and place not in said else said
+
+
+@contextmanager
+def without_leaving() -> Iterator[None]:
+    """Turns `sys.exit` in a class of the user's into an error, which ends one trial of a sweep and not all of them."""
+    try:
+        yield
+    except SystemExit as error:
+        if type(error) is not SystemExit:  # of SIGTERM
+            raise
+        raise WorkerFailedError(f"a class of yours left before the end: {named(error)}", 4, []) from error
 
 
 def place_of(error: BaseException) -> str:

@@ -195,6 +195,35 @@ def test_a_failing_trial_is_recorded_with_its_reason_and_the_rest_goes_on(sweep:
     assert again.begun == [] == again.done, "what failed by itself fails again"
 
 
+LEAVING = """
+import sys
+from torch import nn
+
+class Leaving(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        if width % 2:
+            sys.exit("an odd width")
+        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+"""
+
+
+def test_a_class_that_leaves_by_sys_exit_ends_its_trial_alone(sweep: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    sweep.monkeypatch.syspath_prepend(tmp_path)
+
+    def training(run: Run) -> dict[str, Any]:
+        run.prepared.plan()
+        return {"accuracy": 0.5}
+
+    words = "model={_target_:leaving.Leaving,width:4}", "model.width=8,7,6"
+    seen = sweep.run(training, *words, *ONE, allow_modules=("leaving",))
+    assert [done.state for done in seen.done] == ["complete", "failed", "complete"]
+    left = seen.done[1]
+    assert left.exit_code == 4 and left.reason.startswith(
+        "a class of yours left before the end: SystemExit: an odd width, in leaving."
+    )
+
+
 def test_a_failure_of_a_later_seed_is_noted_with_that_seed(sweep: Sweep) -> None:
     def training(run: Run) -> dict[str, Any]:
         if run.seed == 1:
