@@ -16,7 +16,7 @@ from .values import number
 
 Merits = tuple[float, ...]  # of a row, larger is better
 
-_CONDITION = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)", re.DOTALL)
+_CONDITION = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(?![<>=])(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,

@@ -88,6 +88,7 @@ def test_a_number_is_asked_of_the_groups_mean_and_text_of_each_run():
         ("syn=ssp", "no column 'syn': did you mean sync"),
         ("optimizer.lrr<1", r"did you mean optimizer\.lr"),
         ("workers", "must be NAME, one of = != < <= > >="),
+        ("accuracy=>0.9", "must be NAME, one of = != < <= > >="),
         (">3", "must be NAME"),
         ("sync>3", "sync holds text; it takes = and != only"),
         ("workers>many", "> takes a number, such as workers>4"),
