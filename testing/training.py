@@ -258,7 +258,8 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
         before_finish = weights_of(module)
         consensus = {name: each.clone() for name, each in sync.consensus().items()} if plan.looks else {}
         sync.finish()
-        whole = strategy.full_state(sync.consensus())
+        agreed = sync.consensus()
+        whole = strategy.full_state(agreed) if slot == 0 else None  # where replicas share it, one has it
     return {
         "weights": weights_of(module),
         "consensus": consensus,  # before finish
