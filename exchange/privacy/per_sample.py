@@ -92,9 +92,9 @@ class PerSample:
             x, y = (of_each(samples, lambda _: next(each)[None]) for samples in (inputs, targets))
             given = {**weights, **rest}
             outputs = call(partial(_computed, self._bare, given), x)
-            for name, kept in rest.items():  # a forward may put another tensor in a buffer's place
-                if given[name] is not kept:
-                    kept.data = given[name].detach()
+            # a forward may put another tensor in a buffer's place, even that of another buffer
+            for kept, its in [(kept, given[name].detach()) for name, kept in rest.items() if given[name] is not kept]:
+                kept.data = its
             return self._loss(outputs, y)
 
         fields = [*tensors_of(inputs), *tensors_of(targets)]

@@ -148,6 +148,32 @@ def test_a_buffer_that_becomes_longer_is_kept_where_each_sample_has_its_gradient
     assert model.count.tolist() == [0, 1, 2]
 
 
+class Shifting(nn.Module):
+    """Keeps the numbers of its last two passes in buffers."""
+
+    last: Tensor
+    before: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.register_buffer("last", torch.zeros(()))
+        self.register_buffer("before", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.before, self.last = self.last, self.last + 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("at_once", [1, None])
+def test_a_buffer_may_take_the_place_of_another_where_each_sample_has_its_gradient(at_once):
+    model = Shifting()
+    own = PerSample(model, nn.functional.cross_entropy, DPSGD(1.0, 1.0, at_once=at_once), 0)
+    for step in range(3):
+        own.losses(model, *samples(step, at_once or 3))
+    assert (float(model.last), float(model.before)) == (3, 2)
+
+
 class OneInMemory(nn.Module):
     """The gradient of `token` is a part of that of `place`, as in a vision transformer."""
 
