@@ -259,7 +259,7 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
         consensus = {name: each.clone() for name, each in sync.consensus().items()} if plan.looks else {}
         sync.finish()
         agreed = sync.consensus()
-        whole = strategy.full_state(agreed) if slot == 0 else None  # where replicas share it, one has it
+        whole = strategy.full_state(agreed) if agreed else None  # {} where replica 0 alone has what all share
     return {
         "weights": weights_of(module),
         "consensus": consensus,  # before finish
