@@ -164,6 +164,9 @@ def _changed(definition: Definition, overrides: Sequence[str], config_dir: str |
     """Returns the definition with other values for some keys, fixed or swept."""
     parameters, fixed = dict(definition.parameters), list(definition.fixed)
     words = _unzipped(overrides)
+    more, less = _read(overrides, config_dir)
+    if less:
+        fixed = after(fixed, less, usual_choices())[: -len(less)]
     own = {sweep_values(text)[0] for _, texts in definition.ways for text in texts}
     for text in words:
         key, _ = sweep_values(text)
@@ -171,15 +174,13 @@ def _changed(definition: Definition, overrides: Sequence[str], config_dir: str |
             raise ConfigError(f"{text}: each of this sweep's configurations has its own {key}")
         fixed = [other for other in fixed if sweep_values(other)[0] != key]
         parameters.pop(key, None)
-    more, less = _read(overrides, config_dir)
     if not {**parameters, **more}:
         raise ConfigError(f"{' '.join(overrides)}: leaves nothing to sweep")
     swept = {**_without_leaders(parameters), **more}
     order = [key for key in definition.parameters if key in swept]  # conditions look back
     swept = {key: swept[key] for key in dict.fromkeys([*order, *swept])}
     conditions = tuple((key, so) for key, so in definition.when if key in swept)
-    fixed = after(fixed, less, usual_choices()) if less else fixed
-    return replace(definition, parameters=swept, fixed=tuple(fixed), when=conditions)
+    return replace(definition, parameters=swept, fixed=(*fixed, *less), when=conditions)
 
 
 def from_overrides(overrides: Sequence[str], config_dir: str | None = None) -> Definition:

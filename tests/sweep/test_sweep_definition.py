@@ -196,6 +196,16 @@ def test_another_choice_takes_the_settings_of_the_files_own_choice_away(tmp_path
     assert define([file, "optimizer=sgd"]).fixed == (*command[2:-1], "optimizer=sgd")
 
 
+@pytest.mark.parametrize(
+    ("given", "stay"),
+    [("optimizer=adam", ["optimizer.weight_decay=0.3"]), ("optimizer=sgd", []), ("optimizer=lars", [])],
+)
+def test_the_settings_of_a_choice_that_the_file_names_go_with_it(tmp_path: Path, given: str, stay: list[str]) -> None:
+    command = [*COMMAND[:2], "optimizer=adam", "optimizer.weight_decay=0.3", COMMAND[2]]
+    file = written(tmp_path / "sweep.yaml", schema(command=command))
+    assert define([file, given]).fixed == (*stay, given)
+
+
 def test_options_go_before_what_is_in_the_file(tmp_path: Path) -> None:
     plain = schema(metric={"name": "loss", "goal": "maximize"}, run_cap=9)
     file = written(tmp_path / "sweep.yaml", plain)
