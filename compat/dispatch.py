@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -14,6 +14,7 @@ __all__ = [
     "TorchDispatchMode",
     "aliases_first",
     "draws",
+    "has_values",
     "log_softmax",
     "results_of",
     "tree_leaves",
@@ -44,6 +45,11 @@ def draws(name: str) -> bool:
     packet = getattr(torch.ops.aten, name, None) if name else None
     overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
     return any(torch.Tag.nondeterministic_seeded in each.tags for each in overloads)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Returns False for a tensor that has a shape alone: on the meta device, or of a fake mode."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def results_of(operation: Any) -> int:

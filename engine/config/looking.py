@@ -12,8 +12,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ...batches import Samples, call
+from ...comm.shared_memory import GIB, available
 from ...compat.dynamo import without_dynamo
 from ...conf.errors import ConfigError
 from ...strategies import Strategy
@@ -43,6 +45,7 @@ class Tried(IntEnum):
 
 _held: set[tuple[str, ...]] = set()  # models that use parameters of their own alone
 _known: dict[str, tuple[Tried, str]] = {}  # of what failed before in this process: what to try, and what was said
+_bytes: dict[str, int] = {}  # of the weights of models that were built
 
 
 def tried(experiment: Experiment) -> Tried:
@@ -65,9 +68,22 @@ def built(experiment: Experiment, make_model: Callable[[], nn.Module]) -> nn.Mod
         model, error = on_meta(make_model)
         if error is not None:
             _known[_key(experiment)] = Tried.BUILT, _said(error)
+        _bytes[_key(experiment)] = sum(each.nbytes for each in model.parameters() if not is_lazy(each))
         return model
+    _check_room(experiment)
     model = _for_real(make_model)
     return model if tried(experiment) is Tried.REAL else without_data(model)
+
+
+def _check_room(experiment: Experiment) -> None:
+    """Raises `ConfigError` where this host cannot hold the weights, of which real passes make gradients besides."""
+    weights, free = _bytes.get(_key(experiment), 0), available()
+    if weights * tried(experiment) > free:
+        raise ConfigError(
+            f"model={experiment.model.name}: looks at values ({why(experiment)}), so that it is tried for real before "
+            f"it trains. Its weights take {weights / GIB:,.1f} GiB, and passes as much for gradients; this host has "
+            f"{free / GIB:,.1f} GiB free. Choose a smaller one, or a host with more memory."
+        )
 
 
 def on_meta(make_model: Callable[[], nn.Module]) -> tuple[nn.Module, Exception | None]:

@@ -9,8 +9,8 @@ Deviations: p are not divided by the sum of these k, so that R learns with k = 1
 Transformers", arXiv 2101.03961, equations 1 and 2). There is no noise and no loss that balances experts: each expert
 computes all places that choose it, none is dropped, and some experts may get few. Experts have no biases.
 
-Rows are sorted by expert, and each expert multiplies its own: n k rows in all, for n places. On the meta device, where
-no expert is chosen, each has as many rows.
+Rows are sorted by expert, and each expert multiplies its own: n k rows in all, for n places. Where tensors have no
+values, each has as many rows.
 """
 
 from typing import ClassVar
@@ -18,6 +18,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ...compat.dispatch import has_values
 
 
 class MixtureOfExperts(nn.Module):
@@ -47,7 +49,7 @@ class MixtureOfExperts(nn.Module):
         places = x.flatten(0, -2)  # [n, width]
         weights, chosen = self.router(places).softmax(-1).topk(self.active)  # [n, k]
         order = chosen.flatten().argsort(stable=True)  # n k rows, those of expert 0 first
-        counts = None if x.is_meta else chosen.flatten().bincount(minlength=len(self.expand)).tolist()
+        counts = chosen.flatten().bincount(minlength=len(self.expand)).tolist() if has_values(x) else None
         expanded = _by_expert(places[order // self.active], self.expand, counts)
         if self.gated:
             gate, up = expanded.chunk(2, -1)

@@ -16,11 +16,13 @@ MIXED += ["model.experts=4", "model.active=2", "steps=3", "seed=1"]
 @pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.usefixtures("fork_server")
-def test_two_workers_train_the_weights_of_one_and_hold_the_memory_of_the_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["data_parallel", "offload"])
+def test_two_workers_train_the_weights_of_one_and_hold_the_memory_of_the_plan(tmp_path: Path, strategy: str) -> None:
     how = [*MIXED, "hardware=virtual", "tracking=none", "checkpoint.every=0", "evaluate.every=100"]
 
     def train(workers: int) -> Result:
-        sizes = [f"hardware.workers={workers}", f"batch_size={16 // workers}"]
+        its = strategy if workers > 1 else "data_parallel"
+        sizes = [f"strategy={its}", f"hardware.workers={workers}", f"batch_size={16 // workers}"]
         found = run([*how, *sizes], name=f"of-{workers}", root=tmp_path, quiet=True)
         assert found is not None
         return found
@@ -29,7 +31,7 @@ def test_two_workers_train_the_weights_of_one_and_hold_the_memory_of_the_plan(tm
     weights = [load_file(each.path / "model.safetensors") for each in (one, two)]
     assert "block1.mlp.expand" in weights[0]
     assert_close(*weights, rtol=1e-4, atol=1e-6)
-    planned = prepare([*how, "hardware.workers=2", "batch_size=8"]).plan()
+    planned = prepare([*how, f"strategy={strategy}", "hardware.workers=2", "batch_size=8"]).plan()
     assert {kind: two.memory[kind] for kind in planned.peak_memory()} == planned.peak_memory()
     assert planned.as_dict()["experts"] == {"active_parameters": 58_688, "parameters": 91_456}
 

@@ -23,6 +23,7 @@ from paceline.engine import Result, prepare
 from paceline.engine.base.errors import ChangedModelError, WorkerFailedError
 from paceline.engine.base.memory import held, optimizer_state
 from paceline.engine.base.trained import FixedState
+from paceline.engine.config import looking as looking_at_values
 from paceline.engine.planning.build import assemble
 from paceline.engine.planning.planned import Plan
 from paceline.engine.training.alike import begin_alike
@@ -621,6 +622,15 @@ def test_a_strategy_that_computes_shapes_refuses_a_forward_that_looks_at_values(
         ConfigError, match=r"without values, and model=Looking looks at values \(RuntimeError: Tensor.it"
     ):
         plan(looking("Looking", "item", f"strategy={strategy}", hardware))
+
+
+@pytest.mark.parametrize("free", [1_000, 2_000])  # less than its weights, and than these with their gradients
+def test_a_model_that_looks_at_values_is_not_tried_where_it_has_no_room(
+    plan, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    monkeypatch.setattr(looking_at_values, "available", lambda: free)
+    with pytest.raises(ConfigError, match=r"^model=Looking: looks at values .*this host has .* free"):
+        plan(looking("Looking", "item"))
 
 
 @pytest.mark.parametrize("kind", CONSTRUCTORS)
