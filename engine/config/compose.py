@@ -348,7 +348,7 @@ def _no_such_key(
     near = difflib.get_close_matches(key, _keys(config), n=2, cutoff=0.85) if "." in parent and section is None else []
     if near:
         return f"{key}: there is no such key; did you mean {' or '.join(near)}?"
-    if lacks := _lacks(section, parent, last, chosen.choices, config_dir):
+    if lacks := _lacks(section, key, values, chosen.choices, config_dir):
         return f"{key}: there is no such key; {lacks}"
     is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
     if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir, chosen.choices.get(parent, ""))):
@@ -360,15 +360,17 @@ def _no_such_key(
     return f"{key}: there is no such key; {_nearest(key, full) if full else f'{parent} has none'}"
 
 
-def _lacks(section: Any, group: str, knob: str, choices: dict[str, str], config_dir: Path | None) -> str:
-    """Returns the words for a knob that the class has and the choice's file lacks; "" for any other."""
-    file = file_of(group, choices.get(group, ""), config_dir) if group in (*BY_NAME, "tracking") else None
-    if file is None or knob in (*BY_NAME, *_INJECTED) or not isinstance(section, DictConfig):
+def _lacks(section: Any, key: str, values: dict[str, str], choices: dict[str, str], config_dir: Path | None) -> str:
+    """Returns the words for a knob that the class may have and the section lacks; "" for any other."""
+    group, _, knob = key.rpartition(".")
+    if group not in (*BY_NAME, "tracking") or knob in (*BY_NAME, *_INJECTED) or not isinstance(section, DictConfig):
         return ""
-    if knob not in parameters_of(str(section.get("_target_"))):
+    target = values.get(f"{group}._target_") or str(section.get("_target_"))
+    file, parameters = file_of(group, choices.get(group, ""), config_dir), parameters_of(target)
+    if knob not in parameters and (file or parameters or difflib.get_close_matches(knob, map(str, section))):
         return ""
-    where = f"conf/{group}/{file.name}" if file.is_relative_to(CONF) else file
-    return f"{where} has no {knob}; its class has. Add it there"
+    added = f"+{key}={values.get(key) or '...'} gives it to {target}"
+    return added if file is None or file.is_relative_to(CONF) else f"{added}, as does a line in {file}"
 
 
 def _keys(config: DictConfig, prefix: str = "") -> list[str]:

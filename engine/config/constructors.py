@@ -33,7 +33,9 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def parameters_of(target: str) -> dict[str, Parameter]:
-    """Returns the parameters of `module.Class` or `module.function` by name, {} where its file does not show them."""
+    """Returns the parameters of `module.Class` or `module.function` by name, {} where its file does not show them, nor
+    that of which it imports the class.
+    """
     module, _, name = target.rpartition(".")
     try:
         file = source_of(module)
@@ -47,7 +49,8 @@ def parameters_of(target: str) -> dict[str, Parameter]:
         inner = (each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
         found = next(inner, None)
     if found is None:
-        return {}
+        there = _imported(name, body, module, file)
+        return parameters_of(there) if there and there != target else {}
     positional = [*found.args.posonlyargs, *found.args.args]
     defaults = [None] * (len(positional) - len(found.args.defaults)) + found.args.defaults
     every = [*zip(positional, defaults, strict=True), *zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)]
@@ -56,3 +59,15 @@ def parameters_of(target: str) -> dict[str, Parameter]:
         for arg, default in every
         if arg.arg != "self"
     }
+
+
+def _imported(name: str, body: list[ast.stmt], module: str, file: Path | None) -> str:
+    """Returns the full name of what `from ... import` calls `name` in this module; "" where nothing is."""
+    package = module.split(".") if file and file.name == "__init__.py" else module.split(".")[:-1]
+    for each in body:
+        if isinstance(each, ast.ImportFrom):
+            above = package[: len(package) + 1 - each.level] if each.level else []
+            for alias in each.names:
+                if (alias.asname or alias.name) == name:
+                    return ".".join([*above, *filter(None, [each.module]), alias.name])
+    return ""

@@ -61,14 +61,44 @@ def test_what_a_class_may_take_is_left_to_it(mine: Path, typed: str) -> None:
 
 
 def test_a_knob_that_the_class_has_and_its_file_lacks_is_named_with_the_file(mine: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^sync.alpha: .*sync/mine.yaml has no alpha; its class has. Add it there"):
+    with pytest.raises(
+        ConfigError, match=r"^sync.alpha: .*; \+sync.alpha=0.5 gives it to .*, as does a line in .*mine"
+    ):
         compose(["sync=mine", "sync.alpha=0.5"], mine)
-    with pytest.raises(ConfigError, match=r"^sync.rank: there is no such key; (?!.*its class has)"):
+    with pytest.raises(ConfigError, match=r"^sync.rank: there is no such key; (?!.*gives it)"):
         compose(["sync=mine", "sync.rank=1"], mine)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "typed", "said"),
+    [
+        (["optimizer=adam"], "optimizer.amsgrad=true", r"\+optimizer.amsgrad=true gives it to torch.optim.Adam$"),
+        (["optimizer={_target_: torch.optim.Adam}"], "optimizer.lr=0.1", r"\+optimizer.lr=0.1 gives it to"),
+        (["optimizer={_target_: torch.optim.Adam}"], "optimizer.lrr=0.1", "(?!.*gives)"),
+        (["optimizer._target_=torch.optim.Adagrad"], "optimizer.lr_decay=1", r"\+optimizer.lr_decay=1 .*Adagrad$"),
+        (["model={_target_: nowhere.Net}"], "model.width=16", r"\+model.width=16 gives it to nowhere.Net$"),
+        (["model={_target_: nowhere.Net, widths: 1}"], "model.width=16", r"did you mean model.widths\?"),
+    ],
+)
+def test_a_knob_that_a_class_may_have_is_added_with_a_plus(chosen: list[str], typed: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{typed.partition('=')[0]}: there is no such key; {said}"):
+        compose([*chosen, typed])
 
 
 def test_a_constructor_that_cannot_be_read_has_no_parameters() -> None:
     assert parameters_of("nowhere.at.All") == parameters_of("math.Sine") == {}
+
+
+def test_a_class_that_its_package_imports_has_the_parameters_of_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "house" / "rooms").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "house" / "__init__.py").write_text("from .rooms import Room as Hall, Door\nfrom . import rooms\n")
+    (tmp_path / "house" / "rooms" / "__init__.py").write_text("from .room import Room\nfrom .. import Door\n")
+    (tmp_path / "house" / "rooms" / "room.py").write_text("class Room:\n    def __init__(self, wide=1): ...\n")
+    assert [*parameters_of("house.Hall")] == ["wide"]
+    assert parameters_of("house.rooms.Door") == {}  # two files that import it of each other
 
 
 def test_a_group_without_a_default_or_without_an_entry_is_told_which_file_lacks_it(
