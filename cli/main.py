@@ -214,12 +214,24 @@ def _explain_usage(error: ClickException) -> int:
     command = " ".join(["paceline", *sys.argv[1:2]]) if context is None else context.command_path
     said = said.replace(": Value error, ", ": ").removesuffix(".")  # pydantic's words, of one choice out of several
     if isinstance(error, NoSuchOption):
-        if key := _key_of(error.option_name):
+        key, having = _key_of(error.option_name), _commands_with(error.option_name, context)
+        if key and (not having or " it is " in key):
             return _say(error.exit_code, key, error)
         near = " or ".join(sorted(error.possibilities or []))
-        said = error.message + (f"; did you mean {near}?" if near else "")
+        hint = f"; {having}" if having else f"; did you mean {near}?" if near else ""
+        said = error.message + hint
     said = said.replace(". Did you mean", "; did you mean")
     return _say(error.exit_code, f"{command}: {said[:1].lower()}{said[1:]} ({command} -h shows what there is)", error)
+
+
+def _commands_with(option: str, context: typer.Context | None) -> str:
+    """Returns `paceline sweep has it`, of other commands; "" where none has the option."""
+    is_short = not option.startswith("--")
+    every = {} if context is None or is_short else getattr(context.find_root().command, "commands", {})
+    names = [name for name, each in every.items() if not each.hidden and any(option in its.opts for its in each.params)]
+    if not names:
+        return ""
+    return f"paceline {', '.join(names[:-1])} and {names[-1]} have it" if names[1:] else f"paceline {names[0]} has it"
 
 
 def _key_of(option: str) -> str:

@@ -12,6 +12,7 @@ from ..engine.config.swept import sweep_values
 from ..engine.config.typed import tells_secret
 from ..tracking.columns import METRICS
 from ..tracking.redact import HIDDEN, is_secret
+from ..tracking.text import did_you_mean
 
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
@@ -278,11 +279,13 @@ def listed(
 
 def larger_is_better(metric: str) -> bool:
     """Returns the direction of the comparison's column. Raises `ConfigError` if no column has the name."""
-    from ..tracking.columns import known
+    from ..tracking.columns import BY_KEY, known
 
     column = known(metric)
     if column is None:
-        raise ConfigError(f"--metric {metric}: is no column of the table: say --minimize or --maximize")
+        near = did_you_mean(metric, BY_KEY, 0.7)
+        hint = f"; {near} Of a number of your own" if near else ":"
+        raise ConfigError(f"--metric {metric}: is no column of the table{hint} say --minimize or --maximize")
     return column.larger_first
 
 

@@ -81,7 +81,8 @@ def small_run(
     with noted(), tempfile.TemporaryDirectory(prefix="paceline-explain-") as root:
         for further in FURTHER:
             own = {each.partition("=")[0] for each in (choice, *further)} | given
-            every = (choice, *(each for each in base if each.partition("=")[0] not in own), *further, *overrides)
+            kept = (each for each in base if each.partition("=")[0] not in own)
+            every = (*dict.fromkeys((choice, *kept, *further)), *overrides)
             if given & {each.partition("=")[0] for each in further} or _replaces(further, choice):
                 continue
             try:

@@ -1,6 +1,7 @@
 """One validated, frozen description of an experiment: everything a run depends on. No torch here: it must be quick."""
 
 import json
+import shlex
 from collections.abc import Iterable
 from functools import cache
 from math import ceil
@@ -436,7 +437,9 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             said = finding["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
             what, rule = f"{path}={given!r}", said
             if finding["type"] == "string_type" and isinstance(finding["input"], bool | int | float):
-                hints[what] = f". Write a name in quotes: {json.dumps(str(finding['input']))}"
+                name = json.dumps(str(given))
+                typed = name if path.rpartition(".")[2].isdigit() else shlex.quote(f"{path}={name}")  # one of a list
+                hints[what] = f". Write a name in quotes: {typed}"
         rules.setdefault(what, {})[rule] = None
     return "\n".join(f"{what}: {_alternatives(those)}{hints.get(what, '')}" for what, those in rules.items())
 

@@ -144,6 +144,9 @@ def _how(override: Override) -> Literal["set", "add", "force add", "delete"]:
 
 def _hint(text: str) -> str:
     """Returns the words that show how to write a broken override."""
+    key, _, value = text.partition("=")
+    if value.startswith("(") and value.endswith(")"):
+        return f"write a list in brackets: {shlex.quote(f'{key}=[{value[1:-1]}]')}"
     if quoted := _as_text(text):
         return f"quote the value: {quoted}"
     if quoted := _as_text(text, whole=True):
@@ -158,9 +161,12 @@ def _one_value(text: str, override: Override) -> str:
         return "See: paceline sweep"
     key, _, values = text.partition("=")
     listed, quoted = shlex.quote(f"{key}=[{values}]"), _as_text(text)
+    if _DECIMAL_COMMA.fullmatch(values):
+        return f"Write {key}={values.replace(',', '.')} for a number, {listed} for a list, or see: paceline sweep"
     return f"Write {listed} for a list{f', {quoted} for a text' if quoted else ''}, or see: paceline sweep"
 
 
+_DECIMAL_COMMA = re.compile(r"-?(0,\d+|\d+,0\d+)")  # as in 0,01 and 1,05
 _FOREIGN = re.compile(r"""[^\s,:\[\]{}"']*[^\x00-\x7f][^\s,:\[\]{}"']*""")  # words with letters that are not ASCII
 
 

@@ -87,6 +87,12 @@ def test_what_is_tried_beside_a_choice_never_takes_its_place() -> None:
     assert "model=linear" in overrides
 
 
+@pytest.mark.slow  # a run
+def test_a_choice_that_needs_itself_among_others_is_typed_once() -> None:
+    overrides = small_run("model=kmeans", ["hardware.workers=2", "steps=2"]).overrides
+    assert len({*overrides}) == len(overrides) and "optimizer=lloyd" in overrides
+
+
 @pytest.mark.slow  # two runs in processes of their own
 @pytest.mark.timeout(240)
 def test_a_choice_that_diverges_alone_is_run_with_one_that_defends() -> None:

@@ -126,6 +126,15 @@ def test_missing_data_are_the_environments_fault(paceline, nothing_starts: None,
             "paceline train: no such option: --drry-run; did you mean --dry-run? "
             "(paceline train -h shows what there is)",
         ),
+        (
+            "show a --where b",
+            "paceline show: no such option: --where; paceline compare has it (paceline show -h shows what there is)",
+        ),
+        (
+            "plan --seeds 3",
+            "paceline plan: no such option: --seeds; paceline advise and sweep have it "
+            "(paceline plan -h shows what there is)",
+        ),
         ("diff a", "paceline diff: missing argument 'RUN' (paceline diff -h shows what there is)"),
         (
             "train --name",

@@ -433,8 +433,14 @@ def test_a_list_or_a_mapping_that_is_broken_is_shown_whole_and_as_a_text(value: 
 def test_a_sweep_of_values_is_shown_as_a_list_and_as_a_text() -> None:
     words = refusal("data=table", "data.targets=a,b")
     assert "Write 'data.targets=[a,b]' for a list, 'data.targets=\"a,b\"' for a text, or see: paceline sweep" in words
+    assert "Write optimizer.lr=0.01 for a number, 'optimizer.lr=[0,01]' for a list" in refusal("optimizer.lr=0,01")
     assert refusal("sync=bsp,asp").endswith("See: paceline sweep")
     assert "for a text" not in refusal("data=table", "data.inputs=[a],[b]")
+
+
+def test_pythons_tuple_is_shown_as_a_list() -> None:
+    words = refusal("optimizer=adam", "optimizer.betas=(0.9,0.95)")
+    assert words.endswith("; write a list in brackets: 'optimizer.betas=[0.9,0.95]'")
 
 
 def test_a_name_that_no_file_may_have_is_no_choice() -> None:

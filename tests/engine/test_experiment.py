@@ -55,6 +55,10 @@ def test_a_file_that_is_not_ours_is_refused(change: tuple[str, str], words: str)
             ["data=table", "data.inputs=[1,x]"],
             'data.inputs.0=1: must be a valid string. Write a name in quotes: "1"',
         ),
+        (
+            ["data=table", "data.targets=2"],
+            """data.targets=2: must be a valid string or a list. Write a name in quotes: 'data.targets="2"'""",
+        ),
         (["strategy=zero", "strategy.config="], "strategy.config=: name a DeepSpeed JSON file, or leave it out (null)"),
         (
             ["hardware=t4", "hardware.machine.device_memory=0"],

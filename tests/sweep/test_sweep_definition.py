@@ -115,6 +115,8 @@ def test_a_shuffled_list_has_the_same_order_each_time() -> None:
         (["a=range(1,5,0)"], "a=range(1,5,0): its values cannot be counted out"),
         (["a=range(0,nan,0.1)"], "a=range(0,nan,0.1): its values cannot be counted out"),
         (["missing.yaml"], "missing.yaml: cannot be read: No such file"),
+        (["name=a,b"], "name=a,b: a sweep names its runs by what differs between them. Its own name is --name"),
+        (["sync=bsp,asp", "name=a"], "name=a: a sweep names its runs"),
     ],
 )
 def test_what_is_no_sweep_is_refused(words: list[str], said: str) -> None:
@@ -129,6 +131,7 @@ def test_what_is_no_sweep_is_refused(words: list[str], said: str) -> None:
         ({"method": "random"}, "method=random: has no end by itself; say how many: --trials N"),
         ({"method": "bayes"}, "method=bayes: has no end by itself"),
         ({"metric": "nosuch"}, "--metric nosuch: is no column of the table: say --minimize or --maximize"),
+        ({"metric": "acuracy"}, "--metric acuracy: is no column of the table; did you mean accuracy"),
         ({"metric": "sync", "maximize": True}, "metric=sync: must be a number of the table"),
         ({"metric": "status", "maximize": True}, "metric=status: must be a number of the table"),
         ({"metric": "epochs_to_accuracy"}, "metric=epochs_to_accuracy: is told by a run's records alone"),
