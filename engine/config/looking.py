@@ -135,8 +135,8 @@ def on_values_where_needed(experiment: Experiment, attempt: Callable[[], T], all
             if level is Tried.REAL or not isinstance(error, NotTakenError):
                 raise _telling(experiment, first, error) from error.__cause__
             first = first or error
-            # an attempt that failed in its constructor has gone further by itself
-            _known[_key(experiment)] = Tried(min(tried(experiment) + 1, Tried.REAL)), _said(first)
+            # an attempt that failed in its constructor has gone further by itself; one within it may have begun anew
+            _known[_key(experiment)] = Tried(min(max(level, tried(experiment)) + 1, Tried.REAL)), _said(first)
 
 
 def _telling(experiment: Experiment, first: NotTakenError | None, error: Exception) -> Exception:

@@ -669,9 +669,10 @@ def _memories(plan: Any, *overrides: str) -> list[dict[str, int]]:
     return [dict(part.memory) for part in plan([*chosen, *overrides]).phases[0].parts]
 
 
-def test_a_forward_that_fails_on_values_too_is_refused_for_that(plan) -> None:
+@pytest.mark.parametrize("strategy", ["data_parallel", "tensor"])  # the second needs shapes, and asks for them within
+def test_a_forward_that_fails_on_values_too_is_refused_for_that(plan, strategy: str) -> None:
     with pytest.raises(ConfigError, match="AssertionError: no_such_kind"):
-        plan(looking("Looking", "no_such_kind"))
+        plan(looking("Looking", "no_such_kind", f"strategy={strategy}"))
 
 
 @pytest.mark.dist
