@@ -80,7 +80,10 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 
 
 def _asserts(line: str) -> bool:
-    """Returns True if a line of code asserts comparisons, all of which must hold."""
+    """Returns True if a line of code asserts comparisons, all of which must hold.
+
+    A function that it calls, such as `max`, would ask for the truth of other comparisons.
+    """
     try:
         [statement] = ast.parse(line).body
     except (SyntaxError, ValueError):
@@ -89,6 +92,8 @@ def _asserts(line: str) -> bool:
         return False
     test = statement.test
     every = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    if any(isinstance(each, ast.Call) and isinstance(each.func, ast.Name) for each in ast.walk(test)):
+        return False
     return all(isinstance(each, ast.Compare) and all(isinstance(op, _COMPARED) for op in each.ops) for each in every)
 
 

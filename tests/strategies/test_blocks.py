@@ -610,12 +610,14 @@ class Asserting(nn.Module):
             assert x.shape[1] in (5, FEATURES)
         elif self.what == "either":
             assert x.shape[1] == 5 or x.dim() == 2
+        elif self.what == "the larger":
+            assert max(x.shape[0], x.shape[1]) <= FEATURES
         else:
             assert x.shape[1] != 5
         return self.head(self.enter(x))
 
 
-@pytest.mark.parametrize("what", ["one of several", "either", "another"])
+@pytest.mark.parametrize("what", ["one of several", "either", "the larger", "another"])
 def test_an_assertion_that_may_hold_in_two_ways_is_refused(what: str) -> None:
     with pytest.raises(ConfigError, match=r"\(test_blocks.py, line \d+: symbolically traced variables cannot be used"):
         blocks_of(Asserting(what))
