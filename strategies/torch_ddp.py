@@ -107,10 +107,12 @@ class TorchDDP(Strategy):
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         with self._sending(batch.last):
+            with _naming(self.comm, "DistributedDataParallel"):  # it broadcasts buffers
+                outputs = call(self.wrapped, batch.inputs)
             if batch.size == 0:  # DDP needs a backward pass on every replica
-                self._backward(call(self.wrapped, batch.inputs).sum() * 0)
+                self._backward(outputs.sum() * 0)
                 return None
-            loss = self._loss(call(self.wrapped, batch.inputs), batch.targets)
+            loss = self._loss(outputs, batch.targets)
             weight = batch.share * self.replicas
             self._backward(loss if weight == 1 else loss * weight)
             return loss.detach()
@@ -121,14 +123,21 @@ class TorchDDP(Strategy):
         return self.wrapped.no_sync()
 
     def _backward(self, loss: Tensor) -> None:
-        try:
+        with _naming(self.comm, "all_reduce"):
             loss.backward()
-        except RuntimeError as error:
-            if self.comm is None or not self.comm.future_failed:
-                raise
-            raise self.comm.waits.explained(error, f"in all_reduce of {self.comm.name}") from error
         if self.comm is not None:
             self.comm.wait_for_futures()
+
+
+@contextmanager
+def _naming(comm: ProcessComm | None, what: str) -> Iterator[None]:
+    """Names the worker for which torch itself waited in vain. Its error says nothing of workers."""
+    try:
+        yield
+    except RuntimeError as error:
+        if comm is None or not (comm.future_failed or "/gloo/" in str(error)):
+            raise
+        raise comm.waits.explained(error, f"in {what} of {comm.name}") from error
 
 
 class _DDPUpdate(Sync):
@@ -147,12 +156,13 @@ class _DDPUpdate(Sync):
             return
         assert isinstance(comm, ProcessComm)
         strategy = self._strategy
-        ddp = DistributedDataParallel(
-            strategy.module,
-            process_group=comm.group,
-            bucket_cap_mb=strategy.bucket_mb,
-            find_unused_parameters=strategy.find_unused,
-        )
+        with _naming(comm, "DistributedDataParallel"):  # it broadcasts the model
+            ddp = DistributedDataParallel(
+                strategy.module,
+                process_group=comm.group,
+                bucket_cap_mb=strategy.bucket_mb,
+                find_unused_parameters=strategy.find_unused,
+            )
 
         def reduce(comm: ProcessComm, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             self._seen[bucket.index()] = bucket.buffer()
