@@ -11,7 +11,8 @@ from ..launch.launching import cause_among
 from ..launch.local_workers import Ended
 
 STOPPED = "InterruptedRunError"
-LOST = ("PeerLostError", "HangError", "Killed")  # errors of workers that were killed, or whose peer was lost
+# errors of workers that were killed or have lost others
+LOST = ("PeerLostError", "HangError", "TooFewClientsError", "Killed")
 
 
 def say(attempt: Path, rank: int, words: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Comm, PeerLostError
+from ...comm import Comm
 from ...conf.errors import ConfigError
 from ...cost.transfer import Transfer
 from ...exchange.buckets import put_gradients, views_of
@@ -59,6 +59,7 @@ from ...exchange.serving import Serving, message_of
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
+from ..core.errors import TooFewClientsError
 from ..core.state import State, recv_state
 from ..core.sync import Measures, SyncTraits
 from ..core.trial import Trial
@@ -245,14 +246,13 @@ class BackupWorkers(SyncWithServers):
             self._serving.send(self._weights, worker)
 
     def _check_left(self, dead: int) -> None:
-        """Raises `PeerLostError` where too few are left to step."""
+        """Raises `TooFewClientsError` where too few are left to step."""
         lost = sorted(self.comm.lost() | {dead})
         left = self._replicas - len(lost)
         if left < self._needed:
-            raise PeerLostError(
+            raise TooFewClientsError(
                 f"replicas {', '.join(map(str, lost))} died: {left} of {self._replicas} are left, and a step takes "
-                f"{self._needed} gradients (sync.backups={self.backups})",
-                dead,
+                f"{self._needed} gradients (sync.backups={self.backups})"
             )
 
     # -- state and measures

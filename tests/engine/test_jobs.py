@@ -126,8 +126,9 @@ def supervised(run: RunDirectory, scheduler: Scheduler) -> JobEnd:
     return end
 
 
-def test_lost_workers_are_started_again_until_the_run_is_complete(run: RunDirectory) -> None:
-    scheduler = Scripted(run, Attempt(3, LOST_PEER), Attempt(5), DONE)
+@pytest.mark.parametrize("error", ["PeerLostError", "TooFewClientsError"])
+def test_lost_workers_are_started_again_until_the_run_is_complete(run: RunDirectory, error: str) -> None:
+    scheduler = Scripted(run, Attempt(3, (error, *LOST_PEER[1:])), Attempt(5), DONE)
     assert supervised(run, scheduler) == JobEnd(0, "", 2, 0, "a worker was lost: worker 1 has died")
     assert [path.name for path in scheduler.started] == ["1", "2", "3"]
 

@@ -307,7 +307,9 @@ def test_it_goes_on_without_as_many_workers_as_there_are_backups(workers):
 
 @pytest.mark.slow
 def test_with_more_deaths_than_backups_it_ends_and_names_the_dead(workers):
-    with pytest.raises(AssertionError, match=r"replicas 1, 2 died: 2 of 4 are left, and a step takes 3 gradients"):
+    with pytest.raises(
+        AssertionError, match=r"TooFewClientsError: replicas 1, 2 died: 2 of 4 are left, and a step takes 3 gradients"
+    ):
         workers(5, work, Job(1, [[0.005] * 6] * 4, die=(1, 2)), lost=[1, 2])
 
 
