@@ -8,7 +8,7 @@ class MissingToolError(RuntimeError):
 
 
 class TooFewClientsError(RuntimeError):
-    """Raised when so many workers are lost that no round can be secure, or robust, as it was asked to be."""
+    """Raised when too few workers are left for a step, or for a round that is secure or robust, as was asked for."""
 
     exit_code = 4
 

@@ -1,0 +1,33 @@
+"""A model that does not take its data is refused by each strategy, once no kind of tensor is left to try it on."""
+
+import sys
+
+import pytest
+
+from paceline import engine
+from paceline.conf.errors import ConfigError
+from paceline.engine.config import looking
+from paceline.engine.config.fits import NotTakenError
+
+
+def test_an_attempt_that_looks_by_itself_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_known", {})
+    experiment = engine.prepare(["model=mlp"]).experiment
+    attempts = 0
+
+    def fails() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 20:
+            sys.exit("it goes on for ever")
+        raise NotTakenError("65 features, and the data have 64")
+
+    with pytest.raises(NotTakenError, match="65 features"):
+        looking.on_values_where_needed(experiment, lambda: looking.on_values_where_needed(experiment, fails, ()), ())
+    assert looking.tried(experiment) is looking.Tried.META  # of the next plan
+
+
+def test_a_strategy_refuses_it_where_it_follows_its_passes() -> None:
+    other_channels = "model={_target_:torch.nn.Conv2d,in_channels:3,out_channels:10,kernel_size:3}"
+    with pytest.raises(ConfigError, match="model=Conv2d does not take a batch of data=digits"):
+        engine.prepare([other_channels, "data=digits", "hardware.workers=2", "strategy=domain"]).plan()
