@@ -101,13 +101,8 @@ def round_name(name: str, number: int) -> str:
     return f"{name}-round{number}"
 
 
-def race(
-    question: Question, name: str, ways: Sequence[RaceEntry], target: float | None, seeds: int, run: RunRound
-) -> Raced:
-    """`run` is given each round's name and definition. Raises `ConfigError`."""
-    names = [way.name for way in ways]
-    if not 2 <= len(set(names)) == len(names) <= MOST_WAYS:
-        raise ConfigError(f"--race: takes 2 to {MOST_WAYS} different configurations; these are {', '.join(names)}")
+def check_asked(question: Question, target: float | None, seeds: int) -> None:
+    """Checks the target and the number of seeds, before anything is planned. Raises `ConfigError`."""
     if not 2 <= seeds <= MOST_SEEDS:
         raise ConfigError(f"--seeds {seeds}: a race has 2 to {MOST_SEEDS}; with one, nothing could be told apart")
     if target is not None and not 0 < target <= 1:
@@ -115,6 +110,16 @@ def race(
     typed = question.given.get("target_accuracy")
     if target is not None and typed is not None:
         raise ConfigError(f"--target {target:g}: target_accuracy={typed} is typed, too; leave one of them out")
+
+
+def race(
+    question: Question, name: str, ways: Sequence[RaceEntry], target: float | None, seeds: int, run: RunRound
+) -> Raced:
+    """`run` is given each round's name and definition. Raises `ConfigError`."""
+    check_asked(question, target, seeds)
+    names = [way.name for way in ways]
+    if not 2 <= len(set(names)) == len(names) <= MOST_WAYS:
+        raise ConfigError(f"--race: takes 2 to {MOST_WAYS} different configurations; these are {', '.join(names)}")
     aim = [] if target is None else [f"target_accuracy={target:g}"]
     left = list(ways)
     times: dict[str, dict[int, float | None]] = {name: {} for name in names}

@@ -23,12 +23,13 @@ PLANNING = 60.0  # seconds of the processor for exact plans, before hours of tra
 def race_of(
     question: "Question", asked: list[str], target: float | None, seeds: int, name: str | None, format: str
 ) -> None:
-    from ..advise.race import RaceFailedError, race, round_name
+    from ..advise.race import RaceFailedError, check_asked, race, round_name
     from ..engine import ROOT
     from ..tracking.run_directory import claimed
 
     if format not in ("table", "json"):
         raise ConfigError(f"--format {format}: a race has a table, or json")
+    check_asked(question, target, seeds)
     ways = _ways(question, asked)
     for way in ways:
         note(f"{way.name}: {' '.join(way.overrides)}")
@@ -81,6 +82,8 @@ def _ways(question: "Question", asked: list[str]) -> "list[RaceEntry]":
                 f"--race {most}: is how many take part, from 2 to {MOST_WAYS}, or a choice such as sync=asp"
             )
         found = answer(question, top=most, patience=PLANNING)
+        if found.interrupted:
+            raise KeyboardInterrupt  # no hours of training by a partial answer
         if not found.rows:
             from .advise_view import nothing_fits
 

@@ -308,6 +308,31 @@ def test_ctrl_c_in_an_exact_plan_keeps_the_closed_forms(paceline, monkeypatch) -
     assert "recommended: paceline train" in ended.out and "by closed forms alone" in ended.out
 
 
+def test_ctrl_c_before_a_race_trains_nothing(paceline, here, monkeypatch) -> None:
+    from paceline.advise import answer
+
+    few(monkeypatch)
+    planned, calls = answer.planned, []
+
+    def interrupted(*arguments: Any):
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise KeyboardInterrupt
+        return planned(*arguments)
+
+    monkeypatch.setattr(answer, "planned", interrupted)
+    monkeypatch.setattr("paceline.cli.advise_race.run_round", lambda name, definition: pytest.fail("it trains"))
+    ended = paceline("advise", "hardware.workers=2", "--race", "2")
+    assert ended.status == 130 and ended.last.startswith("interrupted; ") and not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--target", "90"), ("--seeds", "1"), ("--seeds", "21")])
+def test_what_a_race_cannot_take_is_refused_before_anything_is_planned(option, value, paceline, monkeypatch) -> None:
+    monkeypatch.setattr("paceline.advise.answer.planned", lambda *_: pytest.fail("it plans"))
+    ended = paceline("advise", "hardware.workers=2", "--race", "2", option, value)
+    assert ended.status == 2 and ended.last.startswith(f"{option} {value}: ")
+
+
 def test_a_terminal_sees_how_far_it_is(monkeypatch, capfd) -> None:
     from paceline.cli import advise_progress
 
