@@ -213,10 +213,11 @@ def carry_out(
         if checkpoint != prepared.checkpoint:  # an earlier generation of torchrun's job made it
             prepared = replace(prepared, directory=directory, stored=read_stored(directory), checkpoint=checkpoint)
         memory = sum(plan.peak_memory().values())
-        mirror = start_mirror(prepared, directory, quiet, opened(directory), plain) if tells else None
+        mirror = None
         try:
+            mirror = start_mirror(prepared, directory, quiet, opened(directory), plain) if tells else None
             launch(launcher, prepared.assignment(directory, plan), layout, plan.survives, data.preload, started, memory)
-        except Exception as error:
+        except BaseException as error:
             if tells:
                 _note_the_end(directory, error)
             raise
@@ -276,15 +277,18 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
         )
 
 
-def _note_the_end(directory: RunDirectory, error: Exception) -> None:
+def _note_the_end(directory: RunDirectory, error: BaseException) -> None:
     """Records for `compare` why there is no summary."""
     if directory.summary.exists():
         return
     status = "diverged" if exit_code_of(error) == DivergedError.exit_code else "failed"
+    reason = str(error)
     if isinstance(error, InterruptedRunError):  # before a worker could write a summary
         status = "interrupted"
+    elif not isinstance(error, Exception):  # Ctrl-C or SIGTERM
+        status, reason = "interrupted", "was asked to stop, before its workers had started"
     with suppress(StorageError):
-        directory.add(End(status, str(error)))
+        directory.add(End(status, reason))
 
 
 def open_directory(

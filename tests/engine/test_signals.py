@@ -74,3 +74,19 @@ def test_a_signal_just_after_a_worker_was_started_leaves_none(train: Train, monk
     with pytest.raises(KeyboardInterrupt):
         train()
     assert not [each for each in multiprocessing.active_children() if each.name.startswith("paceline-worker")]
+
+
+@pytest.mark.parametrize("stopping", [KeyboardInterrupt, SystemExit])
+def test_a_run_that_was_stopped_before_its_workers_were_there_is_interrupted(
+    train: Train, root: Path, monkeypatch: pytest.MonkeyPatch, stopping: type[BaseException]
+) -> None:
+    """The command line raises SystemExit for SIGTERM."""
+
+    def stop(*_: object) -> None:
+        raise stopping
+
+    monkeypatch.setattr(LocalWorkers, "start", stop)
+    with pytest.raises(stopping):
+        train()
+    (run,) = every(root)
+    assert run.summary["status"] == "interrupted"
