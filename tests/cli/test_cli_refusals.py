@@ -373,3 +373,20 @@ def test_what_is_wrong_with_a_groups_key_is_said_in_its_own_terms(
 ) -> None:
     ended = paceline("train", *overrides)
     assert ended.status == 2 and says in ended.last
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("train", "steps=1", "--trace", "--dry-run"), "--trace --dry-run"),
+        (("explain", "sync=ssp", "--svg", "--format", "json"), "--svg --format"),
+        (("compare", "--html", "--png", "pictures"), "--html --png"),
+        (("compare", "--png", "--html"), "--png --html"),
+    ],
+)
+def test_an_option_without_its_file_does_not_take_the_next_option_for_it(
+    words: tuple[str, ...], option: str, paceline, here: Path
+) -> None:
+    ended = paceline(*words)
+    assert ended.status == 2 and f"{option}: has no name before the next option" in ended.err
+    assert not list(here.iterdir())
