@@ -107,6 +107,7 @@ def train(
             )
             planned, absent = prepared.plan(), prepared.absent()
             check_process(planned)
+            prepared.check_can_go_on(planned)
         lacking = [lack for lack in (absent, lack_here(planned)) if lack]
         note_all([*planned.notes, *lacking, *lack_of_memory(device_use_of(planned))])
         submission = prepared.submission()

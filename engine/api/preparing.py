@@ -105,6 +105,17 @@ class Prepared:
             check_order(self.experiment.weights, plan.contents, self.experiment.data.name)
         return plan
 
+    def check_can_go_on(self, plan: "Plan", data: "Data | None" = None) -> None:
+        """Checks that a resumed run can go on as planned, and without `data` all but their files.
+
+        Raises `CorruptCheckpointError` or `ConfigError`.
+        """
+        if self.checkpoint is not None:
+            from ..planning.resuming import check_can_go_on
+
+            assert self.directory is not None and self.stored is not None
+            check_can_go_on(self.directory, self.stored, self.checkpoint, plan, data, self.allowed)
+
     def first_rows(self) -> "FirstRows":
         """Returns the first training samples as the model gets them. Raises as a run does where the data are missing
         or broken.

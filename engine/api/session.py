@@ -167,11 +167,7 @@ def _check(prepared: Prepared, plan: "Plan") -> "Data":
     """
     _check_machine(prepared, plan)
     data = check_data(prepared)
-    if prepared.checkpoint is not None:
-        from ..planning.resuming import check_can_go_on
-
-        assert prepared.directory is not None and prepared.stored is not None
-        check_can_go_on(prepared.directory, prepared.stored, prepared.checkpoint, plan, data, prepared.allowed)
+    prepared.check_can_go_on(plan, data)
     return data
 
 

@@ -93,10 +93,11 @@ def check_can_go_on(
     stored: StoredConfig,
     checkpoint: Path,
     plan: Plan,
-    data: Data,
+    data: Data | None,
     allowed: tuple[str, ...] = (),
 ) -> None:
-    """Checks before any process starts that the run can go on. `plan`: of the run as it is asked for now.
+    """Checks before any process starts that the run can go on. `plan`: of the run as it is asked for now. `data`: None
+    leaves out the check of their files.
 
     Raises `CorruptCheckpointError` or `ConfigError`.
     """
@@ -136,7 +137,7 @@ def check_can_go_on(
         raise ConfigError(
             f"{given}: makes {plan.steps} steps, and {checkpoint.name} has {manifest.step} behind it already{more}"
         )
-    if manifest.data is not None:
+    if manifest.data is not None and data is not None:
         check_data(directory, sums_of(data), manifest.data)
 
 

@@ -192,3 +192,12 @@ def test_under_torchrun_the_row_is_printed_once(here: Path) -> None:
     assert done.stderr.count("everything of this run") == 1
     shown = json.loads((here / "trace.json").read_text())["otherData"]["shown"]
     assert list(shown) == ["worker 0", "worker 1"]
+
+
+def test_a_dry_run_refuses_to_go_on_where_the_run_does(paceline) -> None:
+    words = ("model=linear", "data.limit=64", "strategy=single", "hardware.workers=1", "tracking=none", "steps=2")
+    assert paceline("train", *words, "--name", "r").status == 0
+    for more in ((), ("--dry-run",)):
+        ended = paceline("train", "--resume", "r", *more)
+        assert ended.status == 2 and "steps=2: makes 2 steps, and the run has made them" in ended.last
+    assert paceline("train", "--resume", "r", "steps=3", "--dry-run").status == 0
