@@ -57,7 +57,8 @@ def near(what: str, config_dir: Path | None = None) -> str:
     names = {name.casefold(): name for name in said}
     word = what.casefold()
     close = [word] if word in names else difflib.get_close_matches(word, names, n=2, cutoff=0.75)
-    ways = [way for each in close for way in said[names[each]][:MOST]]
+    # choices first, and then those with a knob of this value
+    ways = [way for each in close for way in sorted(said[names[each]], key=lambda way: " " in way)[:MOST]]
     return f"is no run and no choice; did you mean {' or '.join(ways)}?" if ways else ""
 
 

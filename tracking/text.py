@@ -43,6 +43,7 @@ def plain(value: Any) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
-    """`did you mean bsp or asp?`, or "" where no name is near."""
-    close = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=3, cutoff=cutoff)
+    """Returns `did you mean bsp or asp?`, or "" where no name is near, in any case of letters."""
+    folded = {each.casefold(): each for each in names}
+    close = [folded[each] for each in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=cutoff)]
     return f"did you mean {' or '.join(close)}?" if close else ""

@@ -33,6 +33,7 @@ from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, CONF
 from ...tracking.files import UnusableFileError, check_values
 from ...tracking.redact import holds_secret
+from ...tracking.text import did_you_mean
 from .choice_files import (
     Files,
     check_file,
@@ -386,6 +387,6 @@ def _keys(config: DictConfig, prefix: str = "") -> list[str]:
 
 
 def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    near = did_you_mean(name, valid)
     listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= MOST_LISTED else "see: paceline plan"
-    return f"did you mean {' or '.join(close)}? ({listed})" if close else listed
+    return f"{near} ({listed})" if near else listed

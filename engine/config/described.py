@@ -9,7 +9,6 @@ So a run of a person's own classes is repeated from its record alone. What may b
 see targets.py.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from ...conf.errors import ConfigError
 from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME
 from ...tracking.redact import HIDDEN
+from ...tracking.text import did_you_mean
 from .choice_files import choices_of
 from .experiment import Choice
 
@@ -45,8 +45,7 @@ def composed(group: str, name: str, config_dir: Path | None = None) -> Choice:
         raise ConfigError(f"{group}={name}: has a + without a choice beside it. Choose {group}=A+B.")
     for each in names:
         if each not in known:
-            close = difflib.get_close_matches(each, known, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"see: paceline list {group}"
+            hint = did_you_mean(each, known) or f"see: paceline list {group}"
             raise ConfigError(f"{group}={name}: there is no choice {each!r}; {hint}")
         if names.count(each) > 1:
             raise ConfigError(

@@ -219,3 +219,9 @@ def test_every_choice_has_a_picture_or_says_why_not(choice: str) -> None:
     ET.fromstring(as_svg(choice, lanes))
     silent = choice in ("sync=hogwild", "sync=hogwild_locked", "sync=independent", "sync=routed", "strategy=single")
     assert bool(lanes["messages"] or lanes["sums"]) != silent
+
+
+@pytest.mark.parametrize("word", ["Ring", "rings"])
+def test_a_choice_comes_before_the_knobs_that_have_a_value_of_its_name(word: str, paceline) -> None:
+    ended = paceline("explain", word)
+    assert ended.status == 2 and "did you mean collective=ring or " in ended.last

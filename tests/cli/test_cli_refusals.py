@@ -390,3 +390,19 @@ def test_an_option_without_its_file_does_not_take_the_next_option_for_it(
     ended = paceline(*words)
     assert ended.status == 2 and f"{option}: has no name before the next option" in ended.err
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("sync=SSP", "ssp"),
+        ("model=MLP", "mlp"),
+        ("optimizer=SGD", "sgd"),
+        ("data=MNIST", "fashion_mnist"),
+        ("sync=SPARTA+DiLoCo", "sparta"),
+        ("Epochs=3", "epochs"),
+    ],
+)
+def test_another_case_of_letters_is_recognised(word: str, instead: str, paceline) -> None:
+    ended = paceline("plan", word)
+    assert ended.status == 2 and f"did you mean {instead}" in ended.last
