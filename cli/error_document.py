@@ -12,7 +12,7 @@ from ..conf.errors import ConfigError
 
 _FLAG = re.compile(r"(?P<key>--?[A-Za-z][\w-]*)(?:[= ](?P<value>[^\n]*?))?: ")
 _FILE = re.compile(r"--config [^\n]*?: (?=[A-Za-z_][\w.]*(?:=[^\n]*?)?: )")  # a file, before its key that is wrong
-_KEY = re.compile(r"(?P<key>[A-Za-z_]\w*(?:\.\w+)*)(?:=(?P<value>[^\n]*?))?: ")
+_KEY = re.compile(r"(?P<key>[A-Za-z_]\w*(?:[./]\w+)*)(?:=(?P<value>[^\n]*?))?: ")
 _NAMED = re.compile(r"(?:no )?(?P<key>run|column)(?: name)? '(?P<value>[^']*)'")
 _NO_SUCH = re.compile(r"[\w ]+: no such (?:option:|command) '?(?P<key>[^' ;]+)")
 _OPTION = re.compile(r".*?: invalid value for '(?P<key>--[\w-]+)[^']*': '(?P<value>[^']*)'")

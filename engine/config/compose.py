@@ -303,15 +303,20 @@ def receivers_typed(source: str, composed: Experiment, overrides: list[str], con
 
 
 def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> str:
-    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+    path = error.missing_cfg_file or ""
+    group = next((each for each in reversed(FOLDERS) if path.startswith(f"{each}/")), path.rpartition("/")[0])
+    choice = path.removeprefix(f"{group}/")
     options = list(error.options or [])
     if not options and group in GROUPS:  # one of a list of choices
         options = all_choices(group, config_dir)
     if not group or not options:
         return f"{error.missing_cfg_file}: there is no such group; {_nearest(str(error.missing_cfg_file), GROUPS)}"
     nearest = _nearest(choice, options)
-    if "." in choice and group in BY_NAME:
+    if "." in choice and "/" not in choice and group in BY_NAME:
         nearest = f"a class of yours is {shlex.quote(f'{group}={{_target_:{choice}}}')}; {nearest}"
+    reading = elsewhere(f"{group}.path", config_dir=config_dir) if "." in choice or "/" in choice else ""
+    if reading.endswith(f" {group}.path"):  # as a file of the user's
+        nearest = f"{reading}; {nearest}"
     return f"{group}={choice}: there is no such choice; {nearest}"
 
 

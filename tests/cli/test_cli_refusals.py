@@ -1,5 +1,6 @@
 """How the command ends when something is wrong: one sentence last, the exit status, no traceback, no side effect."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -406,3 +407,23 @@ def test_an_option_without_its_file_does_not_take_the_next_option_for_it(
 def test_another_case_of_letters_is_recognised(word: str, instead: str, paceline) -> None:
     ended = paceline("plan", word)
     assert ended.status == 2 and f"did you mean {instead}" in ended.last
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("data=./mine.csv", "data=./mine.csv: there is no such choice; data=arrays, "),
+        ("data=mine.csv", "data=mine.csv: there is no such choice; data=arrays, "),
+        ("data=/nowhere/mine.csv", "data=/nowhere/mine.csv: there is no such choice; data=arrays, "),
+        ("model=mine/m.py", "model=mine/m.py: there is no such choice; "),
+        ("experiment=mine/all.yaml", "experiment=mine/all.yaml: there is no such choice; "),
+        ("hardware/network=far", "hardware/network=far: there is no such choice; "),
+    ],
+)
+def test_a_path_in_place_of_a_choice_is_named_as_typed(word: str, says: str, paceline, here: Path) -> None:
+    (here / "mine.csv").write_text("a,b\n1,2\n")
+    ended = paceline("plan", "hardware=virtual", word, "--format", "json")
+    told = json.loads(ended.out)
+    assert ended.status == 2 and told["message"].startswith(says), told
+    assert f"{told['key']}={told['value']}" == word
+    assert (" have data.path; " in told["message"]) == word.startswith("data=")
