@@ -214,7 +214,9 @@ def _explain_usage(error: ClickException) -> int:
     command = " ".join(["paceline", *sys.argv[1:2]]) if context is None else context.command_path
     said = said.replace(": Value error, ", ": ").removesuffix(".")  # pydantic's words, of one choice out of several
     if isinstance(error, NoSuchOption):
-        key, having = _key_of(error.option_name), _commands_with(error.option_name, context)
+        metavars = [] if context is None else [getattr(each, "metavar", None) or "" for each in context.command.params]
+        key = _key_of(error.option_name) if any("OVERRIDES" in each for each in metavars) else ""
+        having = _commands_with(error.option_name, context)
         if key and (not having or " it is " in key):
             return _say(error.exit_code, key, error)
         near = " or ".join(sorted(error.possibilities or []))

@@ -427,3 +427,13 @@ def test_a_path_in_place_of_a_choice_is_named_as_typed(word: str, says: str, pac
     assert ended.status == 2 and told["message"].startswith(says), told
     assert f"{told['key']}={told['value']}" == word
     assert (" have data.path; " in told["message"]) == word.startswith("data=")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("watch", "r", "--interval", "1"), ("compare", "--model", "mlp"), ("show", "r", "--seed", "1"), ("ls", "--sync")],
+)
+def test_a_command_that_takes_no_overrides_does_not_send_anybody_there(words: tuple[str, ...], paceline) -> None:
+    ended = paceline(*words)
+    assert ended.status == 2 and f"paceline {words[0]}: no such option: --" in ended.last
+    assert "KEY=VALUE" not in ended.err
