@@ -186,6 +186,16 @@ class Given:
         return Quantity("F", "flops_per_parameter", flops_per_parameter(does), unit, source)
 
 
+def _near(key: str) -> str:
+    """Returns `did you mean flops?` for a word that is no key of a configuration, and "" otherwise."""
+    from ..engine.config.experiment import Experiment
+    from ..engine.config.group_overrides import FOLDERS
+    from ..tracking.text import did_you_mean
+
+    is_known = not key.isidentifier() or key in (*Experiment.model_fields, *FOLDERS)
+    return "" if is_known else did_you_mean(key, KEYS, 0.7)
+
+
 def given_by(words: list[str], config: Path | None, config_dir: Path | None, allow_module: list[str] | None) -> Given:
     """Returns the inputs of the line and the file; the line wins. Raises `ConfigError`."""
     texts: dict[str, str] = {}
@@ -202,6 +212,8 @@ def given_by(words: list[str], config: Path | None, config_dir: Path | None, all
             )
         if key in KEYS:
             texts[key] = value
+        elif near := _near(key):
+            raise ConfigError(f"{key}: there is no such key; {near}")
         else:
             overrides.append(word)
     chosen = overrides

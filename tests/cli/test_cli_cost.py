@@ -418,3 +418,16 @@ def test_a_model_of_ones_own_is_found_here_and_recomputes_if_that_is_said(answer
     assert inputs["P"]["value"] == 128 * 4 + 4 * 128 + 128
     assert inputs["F"]["value"] == 6 and "model=Tiny has no key recompute" in inputs["F"]["source"]
     assert answer(f"{tiny} recompute=true")[1]["F"]["value"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("parameters=7B", "tokens=1T", "devices=8", "flop=140T"), "flop: there is no such key; did you mean flops?"),
+        (("params=7B", "tokens=1T", "hardware=h100"), "params: there is no such key; did you mean parameters?"),
+        (("model=gpt_1b", "data=text", "hardware=h100", "token=1T"), "token: there is no such key; did you mean tok"),
+    ],
+)
+def test_a_misspelt_input_is_taken_for_the_nearest_input(words: tuple[str, ...], says: str, paceline) -> None:
+    ended = paceline("cost", *words)
+    assert ended.status == 2 and ended.last.startswith(says)
