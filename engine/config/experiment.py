@@ -447,7 +447,8 @@ def explain(error: ValidationError, prefix: str = "") -> str:
 def _alternatives(rules: Iterable[str]) -> str:
     """`must be a valid integer or a list`, of what pydantic says of each type that there might have been."""
     text = " or ".join(rules).replace(" or must be ", " or ")
-    return text.replace("valid array", "list").replace("valid list", "list")
+    text = text.replace("valid array", "list").replace("valid list", "list")
+    return text.replace("a valid boolean", "true or false")
 
 
 def _is_tag(piece: object) -> bool:

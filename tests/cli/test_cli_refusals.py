@@ -437,3 +437,9 @@ def test_a_command_that_takes_no_overrides_does_not_send_anybody_there(words: tu
     ended = paceline(*words)
     assert ended.status == 2 and f"paceline {words[0]}: no such option: --" in ended.last
     assert "KEY=VALUE" not in ended.err
+
+
+@pytest.mark.parametrize("word", ["compile=1", "stop_at_target=yes", "drop_last=on"])
+def test_yes_and_no_are_said_to_be_true_and_false(word: str, paceline) -> None:
+    ended = paceline("plan", word)
+    assert ended.status == 2 and ended.last.endswith(": must be true or false")

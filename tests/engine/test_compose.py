@@ -223,7 +223,7 @@ def test_the_nearest_names_are_those_of_the_choice_that_was_made() -> None:
         ("optimizer.lr=fast", "optimizer.lr='fast': must be a valid number"),
         ("optimizer.lr=nan", "optimizer.lr=nan: must be a finite number"),
         ("optimizer.lr=-1", "optimizer.lr=-1: must be greater than or equal to 0"),
-        ("optimizer.nesterov=1", "optimizer.nesterov=1: must be a valid boolean"),
+        ("optimizer.nesterov=1", "optimizer.nesterov=1: must be true or false"),
         ("model.hidden=3", "model.hidden=3: must be a list. Choose model.hidden=[3]."),
         ("model.hidden=[8,a]", "model.hidden.1='a': must be a valid integer"),
         ("model.hidden=[0]", "model.hidden.0=0: must be greater than or equal to 1"),
