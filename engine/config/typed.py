@@ -142,13 +142,17 @@ def _how(override: Override) -> Literal["set", "add", "force add", "delete"]:
     return "delete" if override.is_delete() else "add" if override.is_add() else "set"
 
 
+_ANOTHER_KEY = re.compile(r"=.*\s[A-Za-z_][\w./@]*=")
+
+
 def _hint(text: str) -> str:
     """Returns the words that show how to write a broken override."""
     key, _, value = text.partition("=")
     if value.startswith("(") and value.endswith(")"):
         return f"write a list in brackets: {shlex.quote(f'{key}=[{value[1:-1]}]')}"
     if quoted := _as_text(text):
-        return f"quote the value: {quoted}"
+        several = "write each KEY=VALUE as a word of its own, or " if _ANOTHER_KEY.search(text) else ""
+        return f"{several}quote the value: {quoted}"
     if quoted := _as_text(text, whole=True):
         return f"write a list as [1,2], a mapping as {{key:1}}, and a text in quotes: {quoted}"
     return "write key=value, for instance sync=asp"

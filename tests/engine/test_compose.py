@@ -413,6 +413,21 @@ def test_a_value_that_is_not_hydras_is_shown_in_quotes_that_can_be_typed(value: 
 
 
 @pytest.mark.parametrize(
+    ("word", "is_several"),
+    [
+        ("sync=ssp hardware.workers=4", True),
+        ("sync=ssp  sync.staleness=2 epochs=3", True),
+        ("data.path=my data=1.csv", True),  # or two words, as nobody can know
+        ("data.path=my=data", False),
+        ("data.path=my data (1).csv", False),
+    ],
+)
+def test_several_overrides_in_one_word_are_told_apart_from_a_text(word: str, is_several: bool) -> None:
+    several = "write each KEY=VALUE as a word of its own, or quote the value: "
+    assert (several in refusal(word)) == is_several
+
+
+@pytest.mark.parametrize(
     ("value", "typed"),
     [("{_target_:größe.Ö,lr:0.1}", '{_target_:"größe.Ö",lr:0.1}'), ("[数据, b]", '["数据", b]')],
 )
