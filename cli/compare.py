@@ -247,19 +247,10 @@ def _of_records(words: list[str]) -> bool:
     return any(name in word.casefold() for word in words for name in names)
 
 
-def check_no_option(option: str, path: Path | None) -> None:
-    """Checks that an option without its value has not taken the next option for it. Raises TableError."""
-    from ..tracking.errors import TableError
-
-    if path is not None and str(path).startswith("--"):
-        raise TableError(f"{option} {path}: has no name before the next option. Choose {option} NAME, or ./{path}.")
-
-
 def check_file(option: str, file: Path | None) -> None:
     """One to write, if any. Raises TableError."""
     from ..tracking.errors import TableError
 
-    check_no_option(option, file)
     if file is not None and (file.is_dir() or not file.parent.is_dir()):
         reason = "is a directory" if file.is_dir() else f"there is no directory {file.parent}"
         raise TableError(f"{option} {file}: must name a file to write; {reason}")
@@ -277,7 +268,6 @@ def check_outputs(html: Path | None, png: Path | None) -> None:
     from ..tracking.errors import TableError
 
     check_file("--html", html)
-    check_no_option("--png", png)
     if png is not None and png.exists() and not png.is_dir():
         raise TableError(f"--png {png}: must name a directory, and is a file")
     if png is not None and png.suffix.lower() in OTHER_FORMS and not png.exists():

@@ -20,6 +20,7 @@ import typer
 from ..compat.typer import ClickException, NoSuchOption
 from .advise import advise
 from .calibrate import calibrate
+from .commands import Commands
 from .compare import compare
 from .completion import ASKS, InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import PASSED, cost
@@ -54,6 +55,7 @@ TERMINATED = 128 + signal.SIGTERM
 complete_in_shells()
 app = typer.Typer(
     name="paceline",
+    cls=Commands,
     no_args_is_help=True,
     add_help_option=False,  # see Help
     add_completion=False,  # likewise

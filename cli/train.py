@@ -7,7 +7,6 @@ import typer
 
 from ..conf.errors import ConfigError
 from .agent import from_agent
-from .compare import check_no_option
 from .completion import complete_checkpoint
 from .options import AllowModule, Config, ConfigDir, Format, Overrides, with_config
 from .output import note, note_all, note_disturbed, results_alone, shortest, show, show_json, terminal_width
@@ -89,7 +88,6 @@ def train(
     """
     from .. import engine
 
-    check_no_option("--trace", trace)
     if config is not None and resume is not None:
         raise ConfigError(f"--config {config}: a resumed run has its own; --resume {resume} goes on as it began")
     allowed = allow_module or []

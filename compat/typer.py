@@ -2,9 +2,9 @@
 
 import typer._completion_classes
 import typer._completion_shared
-from typer._click.exceptions import ClickException, NoSuchOption
+from typer._click.exceptions import BadOptionUsage, ClickException, NoSuchOption
 
-__all__ = ["ClickException", "NoSuchOption", "set_bash_script"]
+__all__ = ["BadOptionUsage", "ClickException", "NoSuchOption", "set_bash_script"]
 
 
 def set_bash_script(script: str) -> None:

@@ -379,18 +379,35 @@ def test_what_is_wrong_with_a_groups_key_is_said_in_its_own_terms(
 @pytest.mark.parametrize(
     ("words", "option"),
     [
-        (("train", "steps=1", "--trace", "--dry-run"), "--trace --dry-run"),
-        (("explain", "sync=ssp", "--svg", "--format", "json"), "--svg --format"),
-        (("compare", "--html", "--png", "pictures"), "--html --png"),
-        (("compare", "--png", "--html"), "--png --html"),
+        (("train", "steps=1", "--trace", "--dry-run"), "--trace"),
+        (("train", "steps=1", "--allow-module", "--dry-run"), "--allow-module"),
+        (("train", "--name", "-h"), "--name"),
+        (("upload", "--project", "--dry-run"), "--project"),
+        (("explain", "sync=ssp", "--svg", "--format", "json"), "--svg"),
+        (("compare", "--html", "--png", "pictures"), "--html"),
+        (("compare", "--png", "--html"), "--png"),
     ],
 )
-def test_an_option_without_its_file_does_not_take_the_next_option_for_it(
+def test_an_option_without_its_value_does_not_take_the_next_option_for_it(
     words: tuple[str, ...], option: str, paceline, here: Path
 ) -> None:
     ended = paceline(*words)
-    assert ended.status == 2 and f"{option}: has no name before the next option" in ended.err
+    assert ended.status == 2 and f"paceline {words[0]}: option '{option}' requires an argument" in ended.err
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "--title=--png"),
+        ("compare", "--", "--title", "--png"),
+        ("compare", "--title", "-"),
+        ("compare", "--html", "runs"),  # the name of an argument
+        ("launch", "none.py", "--workers", "--dry-run"),  # the script's
+    ],
+)
+def test_a_value_that_looks_like_an_option_is_taken_where_it_is_one(words: tuple[str, ...], paceline) -> None:
+    assert "requires an argument" not in paceline(*words).err
 
 
 @pytest.mark.parametrize(
