@@ -14,7 +14,7 @@ from .candidate import Candidate, Predicted
 from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
 from .plans import planned, takes_profile
-from .question import Question
+from .question import Question, workers_of
 from .ranking import KEYS, Sort, best_of_groups, front, ranked, roomy_first, spread
 from .why_not import Family, families, least_over
 
@@ -116,7 +116,8 @@ def closed_form(question: Question) -> Ground:
     if question.experiment.compile:
         raise NotPredicted("compile=true is typed, and closed forms know passes that are not compiled")
     usual = instead(list(question.overrides), {"strategy": "data_parallel", "sync": "bsp"})
-    plan = prepare([*usual, "batch_size=1"], question.config_dir, question.allowed).plan()
+    batch = max(1, question.batch // workers_of(question.experiment))
+    plan = prepare([*usual, f"batch_size={batch}"], question.config_dir, question.allowed).plan()
     return ground(question, plan)
 
 
@@ -195,8 +196,7 @@ def _failures(question: Question) -> list[str]:
 def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str, progress: Progress) -> Answer:
     began = time.process_time()
     machine = question.experiment.hardware.machine
-    workers = question.experiment.hardware.workers or (machine.devices if machine else 0) or 2
-    every = alternatives(question, workers)
+    every = alternatives(question, workers_of(question.experiment))
     rows, refused, interrupted = _planned_until(question, every, began + patience * 3, why, progress)
     seconds = time.process_time() - began
     timed = [row for row in rows if row.seconds is not None]

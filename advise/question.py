@@ -77,6 +77,12 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0].strip()
 
 
+def workers_of(experiment: Experiment) -> int:
+    """Returns the workers that are typed; else one for each accelerator, or two where there is none."""
+    machine = experiment.hardware.machine
+    return experiment.hardware.workers or (machine.devices if machine is not None else 0) or 2
+
+
 def ask(
     overrides: Sequence[str],
     batch: int | None = None,
@@ -90,10 +96,7 @@ def ask(
     """Raises `ConfigError`."""
     find_modules(allowed)
     experiment = compose(list(overrides), config_dir)
-    workers = experiment.hardware.workers
     machine = experiment.hardware.machine
-    if workers is None:
-        workers = machine.devices if machine is not None and machine.devices else 2
     if batch is not None and not 1 <= batch <= 2**31 - 1:
         raise ConfigError(f"--batch {batch}: is a number of samples of a step, at least 1")
     of_sample = _tokens(experiment, tuple(allowed))
@@ -116,7 +119,7 @@ def ask(
     return Question(
         tuple(map(visible, overrides)),
         experiment,
-        batch or experiment.batch_size * workers,
+        batch or experiment.batch_size * workers_of(experiment),
         of_sample,
         tokens,
         budget,
