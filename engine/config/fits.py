@@ -37,8 +37,13 @@ def weighted(targets: Tensor, weights: Tensor | None) -> Samples:
     return targets if weights is None else Fields({"targets": targets, "weights": weights})
 
 
-def check_takes(experiment: Experiment, forward: Callable[..., object], spec: DataSpec, is_bound: bool) -> None:
-    """Checks by the signature of its forward that a model can be called with the inputs. Raises `ConfigError`."""
+def check_takes(
+    experiment: Experiment, forward: Callable[..., object], spec: DataSpec, labels: str, is_bound: bool
+) -> None:
+    """Checks by the signature of its forward that a model can be called with the inputs. Raises `ConfigError`.
+
+    `labels`: the argument by which the task gives the model its targets; empty where it does not.
+    """
     is_lone = spec.inputs is None
     positional = [key for key in spec.fields if is_lone or not isinstance(key, str)]
     named = {} if is_lone else {key: field for key, field in spec.fields.items() if isinstance(key, str)}
@@ -48,6 +53,12 @@ def check_takes(experiment: Experiment, forward: Callable[..., object], spec: Da
         signature.bind(*([] if is_bound else [None]), *positional, **named)
     except TypeError as error:
         takes = ", ".join(str(each) for each in list(signature.parameters.values())[0 if is_bound else 1 :])
+        if labels and labels not in signature.parameters:
+            raise ConfigError(
+                f"task={experiment.task.name}: gives the targets to model={experiment.model.name} as `{labels}`, and "
+                f"its forward takes ({takes}). Choose task.argument=NAME, its name for them, or task=cross_entropy or "
+                "squared, which compute a loss of the model's outputs."
+            ) from None
         how = "Name the inputs as forward does, or choose some of them by data.inputs"
         raise ConfigError(
             f"model={experiment.model.name}: its forward takes ({takes}), and data={experiment.data.name} has "

@@ -231,7 +231,7 @@ def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
     check_parts_take(experiment, strategy, data.spec)
     maker = load_maker("model", experiment.model.target, nn.Module, chosen.allowed)
     if isinstance(maker, type):  # before our own models look for the one input that they know
-        check_takes(experiment, maker.forward, data.spec, is_bound=False)
+        check_takes(experiment, maker.forward, data.spec, chosen.task.argument, is_bound=False)
     check_samples(experiment, data.spec.train_size, chosen.layout)
     with injected.naming(experiment):
         clients.check_clients(experiment, data.spec.train_size, sync, chosen.layout)
@@ -276,7 +276,7 @@ def _plain_model(chosen: Chosen) -> nn.Module:
 def _check_model(chosen: Chosen, features: tuple[Feature, ...], model: nn.Module) -> None:
     experiment, strategy = chosen.experiment, chosen.strategy
     looking.check_strategy(experiment, strategy, model, lambda: chosen.load()[0], chosen.allowed)
-    check_takes(experiment, model.forward, chosen.data.spec, is_bound=True)
+    check_takes(experiment, model.forward, chosen.data.spec, chosen.task.argument, is_bound=True)
     for feature in features:
         feature.check_model(chosen, model)
 

@@ -31,3 +31,9 @@ def test_a_strategy_refuses_it_where_it_follows_its_passes() -> None:
     other_channels = "model={_target_:torch.nn.Conv2d,in_channels:3,out_channels:10,kernel_size:3}"
     with pytest.raises(ConfigError, match="model=Conv2d does not take a batch of data=digits"):
         engine.prepare([other_channels, "data=digits", "hardware.workers=2", "strategy=domain"]).plan()
+
+
+def test_a_loss_of_the_models_own_needs_an_argument_for_the_targets() -> None:
+    words = r"task=model: gives the targets to model=Linear as `labels`, and its forward takes \(input"
+    with pytest.raises(ConfigError, match=rf"{words}.*Choose task.argument=NAME"):
+        engine.prepare(["model={_target_:torch.nn.Linear,in_features:8,out_features:10}", "task=model"]).plan()
