@@ -21,6 +21,7 @@ from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.copies import without_data
 from ...strategies.core.foreign import foreign_to
+from ...strategies.core.staged import StagedStrategy
 from ...tasks.base import Readable
 from ..base.blame import said
 from ..base.caches import without_meta
@@ -163,7 +164,9 @@ def check_strategy(
         return
     if strategy.setting.privacy is None and not strategy.traits.needs_shapes and strategy.parts == 1:
         return
-    inputs, _ = real_batch(train(), SAMPLES)
+    size = experiment.batch_size
+    passed = min(strategy.micro_sizes(size)) if isinstance(strategy, StagedStrategy) else size
+    inputs, _ = real_batch(train(), min(SAMPLES, passed))
     with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
         call(model, inputs)
     if strategy.setting.privacy is not None:

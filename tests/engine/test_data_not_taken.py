@@ -1,6 +1,7 @@
 """A model that does not take its data is refused by each strategy, once no kind of tensor is left to try it on."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,21 @@ def test_a_loss_of_the_models_own_needs_an_argument_for_the_targets() -> None:
     words = r"task=model: gives the targets to model=Linear as `labels`, and its forward takes \(input"
     with pytest.raises(ConfigError, match=rf"{words}.*Choose task.argument=NAME"):
         engine.prepare(["model={_target_:torch.nn.Linear,in_features:8,out_features:10}", "task=model"]).plan()
+
+
+NORMED = """
+from torch import nn
+
+class NormedStages(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+"""
+
+
+def test_a_micro_batch_of_one_sample_is_no_look_at_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "normed_stages.py").write_text(NORMED)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ["model={_target_:normed_stages.NormedStages}", "data=digits", "batch_size=8", "drop_last=true"]
+    stages = ["strategy=pipeline", "strategy.micro_batches=8", "hardware.workers=2"]
+    with pytest.raises(ConfigError, match=r"^model=NormedStages does not take a batch .*more than 1 value per channel"):
+        engine.prepare([*model, *stages], allow_modules=["normed_stages"]).plan()
