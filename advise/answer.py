@@ -168,11 +168,14 @@ class Checked:
                 return row
             self._progress(f"{len(self._plans)} planned exactly; now {row.candidate.group}")
             try:
-                self._plans[key] = planned(self._question, row.candidate)
+                exact = planned(self._question, row.candidate)
             except KeyboardInterrupt:
                 self.interrupted, self._until = True, float("-inf")
                 self.unchecked.add(row.candidate)
                 return row
+            if exact.sent is None and not exact.why:
+                exact = replace(exact, sent=row.sent, unstated=True)
+            self._plans[key] = exact
             self._of_part = (time.process_time() - began) / parts
         return self._plans[key]
 

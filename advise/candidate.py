@@ -34,7 +34,8 @@ class Candidate:
 class Predicted:
     """Bytes, seconds and dollars of a candidate; None: not known. `over`: by what it does not fit, in bytes.
 
-    `exact`: memory and bytes are the plan's; else they are closed forms'.
+    `exact`: memory and bytes are the plan's; else they are closed forms'. `unstated`: `sent` is theirs all the same, as
+    the plan states none.
     """
 
     candidate: Candidate
@@ -46,6 +47,7 @@ class Predicted:
     sent: float | None  # bytes that a worker sends in a step
     dollars: float | None = None  # of all that is trained, or of a step
     exact: bool = False
+    unstated: bool = False
     why: str = ""  # refused, in the plan's own words
     untimed: str = ""  # why there are no seconds
     goodput: float | None = None  # share of `seconds` that is kept work; None: nothing fails

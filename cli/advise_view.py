@@ -59,7 +59,7 @@ def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
         "-" if row.goodput is None else f"{row.goodput:.1%}",
         "-" if row.dollars is None else dollars_of(row.dollars),
         f"{about}{human_bytes(row.device)}{'' if row.roomy else '!'}",
-        "-" if row.sent is None else f"{about}{human_bytes(row.sent)}",
+        "-" if row.sent is None else f"{'~' if row.unstated else about}{human_bytes(row.sent)}",
         "*" if row.candidate in {each.candidate for each in found.front} else "",
     ]
     shown = columns(found)
@@ -203,6 +203,7 @@ def raw(found: "Answer") -> dict[str, Any]:
             "margin": row.roomy,
             "sent_bytes_per_step": row.sent,
             "exact": row.exact,
+            "sent_exact": row.exact and not row.unstated,
             "raced": row.candidate.raced or None,
             "untimed": row.untimed or None,
         }

@@ -27,3 +27,15 @@ def test_lora_of_8_billion_parameters_fits_a_card_of_24_gb(card: str) -> None:
     assert found.rows and all("adapt.base" in dict(row.candidate.settings) for row in found.rows)
     for row in found.rows:
         assert 16e9 < row.device < 24e9 and row.seconds is not None
+
+
+def test_bytes_that_a_plan_does_not_state_are_those_of_the_closed_form() -> None:
+    """DeepSpeed's prefetcher decides what it fetches when, and ZeRO's paper has half as much again as without shards."""
+    typed = ["model=gpt_1b", "data=tokens", "hardware=a100_8", "strategy=zero", "precision=bf16"]
+    sent = {}
+    for stage in (2, 3):
+        found = answer(ask([*typed, f"strategy.stage={stage}", "strategy.offload=none"], batch=8), top=1)
+        [row] = found.rows
+        assert row.exact and row.sent is not None and row.unstated == (stage == 3)
+        sent[stage] = row.sent
+    assert sent[3] == pytest.approx(1.5 * sent[2], rel=0.35)

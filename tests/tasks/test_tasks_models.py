@@ -273,7 +273,7 @@ def test_gpt_drops_out_in_training_only() -> None:
             lambda: GPT(TEXT, vocabulary=255),
             r"model\.vocabulary=255: these data have 256 tokens; .*data.vocabulary=255",
         ),
-        (lambda: GPT(TEXT, context=11), r"model\.context=11: these data have 12 tokens a window; null"),
+        (lambda: GPT(TEXT, context=11), r"model\.context=11: these data have 12 tokens a window; model.context=null"),
     ],
 )
 def test_a_model_that_does_not_fit_is_bad_configuration(build: Callable[[], nn.Module], names: str) -> None:
