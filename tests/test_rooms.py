@@ -42,7 +42,7 @@ BELOW = {  # room -> the rooms that it may import from, with the rooms in them
     "exchange": {"strategies.core", "comm", "compat", "batches", "conf", "cost"},
     "strategies.core": {"comm", "compat", "batches", "conf", "cost"},
     "comm": {"compat"},
-    "tasks": {"batches", "conf"},
+    "tasks": {"batches", "compat", "conf"},
     "batches": set(),
     "tracking": {"conf", "compat"},
     "conf": set(),

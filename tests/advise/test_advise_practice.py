@@ -30,7 +30,7 @@ def test_lora_of_8_billion_parameters_fits_a_card_of_24_gb(card: str) -> None:
 
 
 def test_bytes_that_a_plan_does_not_state_are_those_of_the_closed_form() -> None:
-    """DeepSpeed's prefetcher decides what it fetches when, and ZeRO's paper has half as much again as without shards."""
+    """DeepSpeed's prefetcher decides what it fetches when. ZeRO's paper has 1.5 times the bytes of stage 2."""
     typed = ["model=gpt_1b", "data=tokens", "hardware=a100_8", "strategy=zero", "precision=bf16"]
     sent = {}
     for stage in (2, 3):
