@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from paceline.compat.dispatch import FakeTensorMode, TorchDispatchMode, aliases_first, results_of, writes
+from paceline.compat.dispatch import FakeTensorMode, TorchDispatchMode, aliases_first, has_values, results_of, writes
 
 aten = torch.ops.aten
 
@@ -43,3 +43,10 @@ def test_a_fake_tensor_computes_shapes_alone() -> None:
     assert product.shape == (2**20, 3) and product.device.type == "cpu", (
         "torch's fake tensors are others: strategy=offload could not rehearse its step without memory"
     )
+
+
+def test_a_fake_tensor_and_one_of_the_meta_device_have_no_values() -> None:
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    assert not fake.is_meta and not has_values(fake) and not has_values(torch.ones(2, device="meta"))
+    assert has_values(torch.ones(2)) and has_values(torch.nn.Parameter(torch.ones(2)))
