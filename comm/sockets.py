@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
+from .deadline import Deadline
 from .handshake import Acceptor, Endpoint, call, listen
 from .key_values import BEAT, StoreKeyValues
 from .socket_messages import IncomingMessage, PeerGoneError, Receive, Send, UnexpectedError
@@ -198,15 +199,15 @@ class Sockets:
 
         Who waits for a send takes in whatever others send: two that send to each other do not wait for each other.
         """
-        deadline = time.monotonic() + self._timeout
+        deadline = Deadline(self._timeout)
         silent = False
         while not operation.done:
             if isinstance(operation, Receive):
                 self._check_message(operation)
                 self._check_sources(operation, silent)
             sends = isinstance(operation, Send)
-            silent = not self._progress(min(max(deadline - time.monotonic(), 0), BEAT), takes_all=sends)
-            if silent and time.monotonic() > deadline:
+            silent = not self._progress(min(deadline.left(), BEAT), takes_all=sends)
+            if silent and not deadline.left():
                 raise TimeoutError
         if isinstance(operation, Send):
             if operation.broken:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..compat.full_gpu import says_full
 from .calls import Calls
+from .deadline import Deadline
 from .errors import HangError, MessageError, PeerLostError
 from .key_values import BEAT
 from .marks import Mark, recorded, seconds_between
@@ -74,18 +75,18 @@ class Waits:
     def for_sum(self, sums: SharedSum, number: int, what: str) -> None:
         """Raises `HangError`, after which one may wait again, `PeerLostError` or `UnlikeError`."""
         with self._doing(what):
-            deadline = time.monotonic() + self._worker.groups.timeout
+            deadline = Deadline(self._worker.groups.timeout)
             while not sums.wait(number, SLICE):
                 if (dead := self._ended_peers()) and not sums.wait(number, 5 * SLICE):  # their part may be done
                     raise self._lost(what, _have_died(dead))
-                if time.monotonic() > deadline:
+                if not deadline.left():
                     raise self._hang(what)
 
     def for_mutex(self, mutex: SharedMutex, what: str) -> None:
         with self._doing(what):
-            deadline = time.monotonic() + self._worker.groups.timeout
+            deadline = Deadline(self._worker.groups.timeout)
             while not mutex.acquire(BEAT):
-                if time.monotonic() > deadline:
+                if not deadline.left():
                     raise self._hang(what)
 
     def for_work(
@@ -132,9 +133,9 @@ class Waits:
             return
         with self._doing(what):
             try:
-                deadline = time.monotonic() + self._worker.groups.timeout
+                deadline = Deadline(self._worker.groups.timeout)
                 while not comes(is_over, SLICE):
-                    late = len(self._ranks) > 1 and time.monotonic() > deadline
+                    late = len(self._ranks) > 1 and not deadline.left()
                     if for_group:
                         self._check_alike(what)
                     # the dead may have done their part

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,34 @@ def test_a_frozen_worker_is_named_by_all_that_wait_for_it(workers, operation):
         assert "worker 1 (last" in outcome["message"]
         assert "worker 0 (" not in outcome["message"] and "worker 2 (" not in outcome["message"]
     assert "HangError" in (outcomes[0]["kind"], outcomes[2]["kind"])
+
+
+def wait_while_suspended(comm, operation):
+    """Worker 0 waits for worker 1, when something stops both for longer than the timeout, and continues them."""
+    pids = [comm.key_values.read("pid", 0), str(os.getpid())] if comm.rank else []
+    if comm.rank == 0:
+        comm.key_values.post("pid", str(os.getpid()))
+    mutex = comm.mutex()
+    if comm.rank == 0:
+        comm.key_values.read("held", 1)
+        with mutex if operation == "mutex" else contextlib.nullcontext():
+            return "" if operation == "mutex" else wait_in(comm, operation)["message"]
+    with mutex:
+        comm.key_values.post("held", "")
+        time.sleep(TIMEOUT / 4)  # worker 0 waits by now
+        stop, last = f"kill -STOP {' '.join(pids)}; sleep {2.5 * TIMEOUT}", f"sleep 0.2; kill -CONT {pids[1]}"
+        script = f"{stop}; kill -CONT {pids[0]}; {last}"
+        subprocess.run(["sh", "-c", script], check=True)
+    if operation == "recv":
+        comm.send(torch.ones(4), 0)
+    elif operation == "all_reduce":
+        comm.all_reduce(torch.ones(4)).wait()
+    return ""
+
+
+@pytest.mark.parametrize("operation", ["recv", "all_reduce", "mutex"])
+def test_a_wait_does_not_count_the_time_in_which_all_workers_were_suspended(workers, operation):
+    assert workers(2, wait_while_suspended, operation, timeout=2 * TIMEOUT) == ["", ""]
 
 
 def freeze_in_split(comm):
