@@ -11,6 +11,7 @@ from ...compat.storages import storage_key
 
 aten = torch.ops.aten
 FILLS = {aten.fill_.Scalar, aten.zero_.default, aten.uniform_.default, aten.normal_.default}
+PRODUCTS = {aten.mm.default, aten.addmm.default}  # the meta device takes factors of two dtypes, the CPU does not
 
 
 class Repeats(TorchDispatchMode):
@@ -44,6 +45,8 @@ class Repeats(TorchDispatchMode):
         if not any(kwargs.values()) and (looks := _evident(func, args)):
             self._known[key] = looks
             return self.__torch_dispatch__(func, types, args, kwargs)
+        if func in PRODUCTS and len({each.dtype for each in _tensors(args)}) > 1:
+            func(*(torch.empty([0] * each.dim(), dtype=each.dtype) for each in _tensors(args)))  # raises
         results = func(*args, **kwargs)
         if key not in self._known:
             given = [results] if results_of(func) == 1 else results

@@ -56,3 +56,26 @@ def test_a_micro_batch_of_one_sample_is_no_look_at_values(tmp_path: Path, monkey
     stages = ["strategy=pipeline", "strategy.micro_batches=8", "hardware.workers=2"]
     with pytest.raises(ConfigError, match=r"^model=NormedStages does not take a batch .*more than 1 value per channel"):
         engine.prepare([*model, *stages], allow_modules=["normed_stages"]).plan()
+
+
+IN_DOUBLE = """
+from torch import nn
+
+class InDouble(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+        self.double()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "pipeline", "tensor", "torch_fsdp"])
+def test_weights_of_another_dtype_than_the_data_are_refused(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in_double.py").write_text(IN_DOUBLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ["model={_target_:in_double.InDouble}", "data=digits", "hardware.workers=2", f"strategy={strategy}"]
+    with pytest.raises(
+        ConfigError, match=r"does not take a batch of data=digits.*same dtype, but got Float and Double"
+    ):
+        engine.prepare(model, allow_modules=["in_double"]).plan()

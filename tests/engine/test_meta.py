@@ -176,3 +176,19 @@ def test_what_torch_refuses_is_refused(operation: Callable[[], Tensor]) -> None:
     with Repeats(), pytest.raises(plain.type) as found:
         operation()
     assert str(found.value) == str(plain.value)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
+def test_factors_of_two_dtypes_are_refused_in_the_words_of_the_cpu(dtype: torch.dtype, bias: bool) -> None:
+    """torch's meta device multiplies them."""
+
+    def product(device: str) -> Tensor:
+        layer = torch.nn.Linear(3, 5, bias=bias, device=device)
+        return layer(torch.zeros(4, 3, dtype=dtype, device=device))
+
+    with pytest.raises(RuntimeError) as real:
+        product("cpu")
+    with Repeats(), pytest.raises(RuntimeError) as found:
+        product("meta")
+    assert str(found.value) == str(real.value)
