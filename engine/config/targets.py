@@ -213,7 +213,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     choice = choice.model_copy(update={"knobs": {**choice.knobs, **_parts(group, choice, maker, allowed, given)}})
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
-        return maker(**passed, **choice.knobs)
+        made = maker(**passed, **choice.knobs)
     except Exception as error:
         where = place(error, allowed)
         is_of_knobs = isinstance(error, ValueError | TypeError | RuntimeError | AssertionError)
@@ -225,6 +225,10 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
         blamed = [name for name in choice.knobs if not _accepts(maker, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={shown(name, choice.knobs[name])!r}" for name in blamed or choice.knobs)
         raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
+    if not isinstance(made, base):
+        found = f"{choice.target} returned {type(made).__name__}"
+        raise ConfigError(f"{group}={choice.name}: {found}; must return {base.__name__}")
+    return made
 
 
 def _parts(

@@ -73,6 +73,17 @@ def test_what_such_a_function_does_not_take_is_refused_in_its_own_words() -> Non
         prepared("model=made", "model.width=wide").plan()
 
 
+def test_a_function_that_forgets_its_return_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from torch import nn\n\n\ndef forgets() -> nn.Module:\n    nn.Linear(64, 10)\n"
+    (tmp_path / "forgets_return.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = "model={_target_:forgets_return.forgets}"
+    with pytest.raises(
+        ConfigError, match=r"model=forgets: forgets_return.forgets returned NoneType; must return Module"
+    ):
+        engine.prepare([*QUICK, model], allow_modules=["forgets_return"]).plan()
+
+
 @needs_torchvision
 @pytest.mark.parametrize(
     ("overrides", "said"),
