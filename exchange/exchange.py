@@ -149,13 +149,13 @@ class Exchange:
         rows = 0 if self.aggregation.streaming else replicas * sum(vector.nbytes for vector in vectors)
         return rows + held(self.compress, vectors)
 
-    def unpredicted(self, vectors: Sequence[Vector], replicas: int) -> Note | str:
+    def unpredicted(self, replicas: int) -> Note | str:
         """Returns why the time of these transfers is not modelled; "" if it is."""
         if self.aggregation.plain:
             return self.compress.unpredicted if replicas > 1 else ""
         if not isinstance(self.compress, Dense):
             return "aggregate or attack with compress: the time to decode all rows is not modelled"
-        return profiling.too_large(vectors[0], replicas)
+        return ""
 
     def notes(self, vectors: Sequence[Vector], world: World) -> list[Note | str]:
         """See `Sync.notes`."""

@@ -9,16 +9,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..cost.predicted import NotPredicted
 from .aggregation import Aggregation
 from .compress import Compressor, Summed
 from .compress.base import Slot, Vector
 
-LARGEST_ROWS = 2**30  # bytes of made-up gradients on which a rule is traced
+LARGEST = 2**30  # bytes of made-up gradients
 
 
 def of_message(compress: Compressor, vector: Vector, workers: int) -> Callable[[], None]:
     """Returns a call that makes one message, and reads those of all workers."""
-    x, slot = _noise(vector, vector.n), Slot("predicted", vector, 0, workers)
+    x, slot = _noise(vector, 1)[0], Slot("predicted", vector, 0, workers)
 
     @torch.no_grad()
     def make_and_read() -> None:
@@ -42,7 +43,7 @@ def of_rule(aggregation: Aggregation, vector: Vector, workers: int) -> Callable[
     """Returns a call that forges a row, if any worker does, and makes of the rows of all what the rule does."""
     aggregation, rows = (
         copy.deepcopy(aggregation),
-        _noise(vector, workers, vector.n),
+        _noise(vector, workers),
     )  # a rule may remember what it is given
     step, last = aggregation.attack.from_step, workers - 1
 
@@ -59,16 +60,13 @@ def of_rule(aggregation: Aggregation, vector: Vector, workers: int) -> Callable[
     return forge_and_join
 
 
-def too_large(vector: Vector, workers: int) -> str:
-    """Returns why a rule is not traced on so many rows; "" if it is."""
-    if (size := workers * vector.nbytes) <= LARGEST_ROWS:
-        return ""
-    return (
-        f"aggregate or attack: the rule is traced on the gradients of all {workers} replicas, which are "
-        f"{size / 2**30:.1f} GiB here, and at most {LARGEST_ROWS / 2**30:g} GiB are made for that"
-    )
-
-
-def _noise(vector: Vector, *shape: int) -> Tensor:
+def _noise(vector: Vector, gradients: int) -> Tensor:
+    """[gradients, n]. Raises `NotPredicted` for more of them than a plan may hold."""
+    if (size := gradients * vector.nbytes) > LARGEST:
+        raise NotPredicted(
+            f"compress, aggregate or attack: their operators are traced on {gradients} gradients, "
+            f"{size / 2**30:.1f} GiB here, and at most {LARGEST / 2**30:g} GiB are made for that"
+        )
     with torch.random.fork_rng(devices=[]):
-        return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(vector.dtype)
+        drawn = torch.Generator().manual_seed(0)
+        return torch.randn(gradients, vector.n, generator=drawn).to(vector.dtype)

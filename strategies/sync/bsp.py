@@ -276,7 +276,7 @@ class BSP(Sync):
                 Transfer("all_gather", replicas, layout.traffic()["all_gather"]),
             ]
             norm = Fabric().transfers(NORM, world) if self.clip is not None and self.clip.measures else []
-            return Transfers([*sharded, *found, *norm], layout.buffers(), unpredicted=self._unpredicted(replicas, []))
+            return Transfers([*sharded, *found, *norm], layout.buffers(), unpredicted=self._unpredicted(replicas))
         buckets = self._vectors(parameters)
         if len(buckets) > 1 and not self.aggregation.plain:
             dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
@@ -291,17 +291,17 @@ class BSP(Sync):
             [*self.exchange.transfers(buckets, world), *found],
             own,
             self.compress.varies(world.steps),
-            self._unpredicted(replicas, buckets),
+            self._unpredicted(replicas),
             hooked=len(parameters) if replicas > 1 else 0,
         )
 
     def zero_stage(self) -> int | None:
         return SHARDS.index(self.shard) if self.aggregation.plain and isinstance(self.compress, Dense) else None
 
-    def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> Note | str:
+    def _unpredicted(self, replicas: int) -> Note | str:
         if self.shard != "none":
             return f"sync.shard={self.shard}: what its optimizer's shards take beside was not measured"
-        return self.exchange.unpredicted(buckets, replicas)
+        return self.exchange.unpredicted(replicas)
 
     def _vectors(self, parameters: Sequence[Tensor]) -> list[Vector]:
         """Returns the vector of each bucket."""

@@ -176,13 +176,19 @@ def test_a_users_own_sync_mode_is_planned_and_predicted_by_what_it_states(
             prepared(name).step_time(prepared(name).plan())
 
 
-def test_a_rule_is_not_traced_on_more_rows_than_planning_may_hold(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = 2 * 4 * (512 + 8 + 80 + 10)
-    monkeypatch.setattr(profiling, "LARGEST_ROWS", rows)
-    assert predicted(lab, "hardware.workers=2", "aggregate=median").parts["communication"] > 0
-    monkeypatch.setattr(profiling, "LARGEST_ROWS", rows - 1)
-    with pytest.raises(NotPredicted, match="gradients of all 2 replicas"):
-        predicted(lab, "hardware.workers=2", "aggregate=median")
+@pytest.mark.parametrize(
+    ("chosen", "gradients"),
+    [(["aggregate=median"], 2), (["compress=topk"], 1), (["compress=topk", "sync=local_sgd"], 1)],
+)
+def test_a_rule_and_a_message_are_not_traced_on_more_than_planning_may_hold(
+    chosen: list[str], gradients: int, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = gradients * 4 * (512 + 8 + 80 + 10)
+    monkeypatch.setattr(profiling, "LARGEST", size)
+    assert predicted(lab, "hardware.workers=2", *chosen).parts["communication"] > 0
+    monkeypatch.setattr(profiling, "LARGEST", size - 1)
+    with pytest.raises(NotPredicted, match=f"compress, aggregate or attack: .* {gradients} gradient"):
+        predicted(lab, "hardware.workers=2", *chosen)
 
 
 def test_one_replica_of_torchs_engine_exchanges_nothing(lab: Path) -> None:
