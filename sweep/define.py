@@ -210,7 +210,7 @@ def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, S
             parameters |= group
             continue
         key, found = sweep_values(text, Path(config_dir) if config_dir else None)
-        if key == "name":
+        if key.lstrip("+") == "name":
             raise ConfigError(f"{text}: a sweep names its runs by what differs between them. Its own name is --name")
         if found is None:
             fixed.append(text)

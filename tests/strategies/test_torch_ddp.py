@@ -20,7 +20,7 @@ def freeze_before(comm, frozen_in):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     strategy, inputs = TorchDDP(), torch.ones(2, 4)
     update = strategy.own_sync()
-    strategy.prepare(model, lambda outputs, targets: (outputs - targets).square().sum(), comm, lambda: None)
+    strategy.prepare(model, lambda outputs, targets: (outputs - targets).square().sum(), comm, lambda first, last: None)
 
     def begin() -> None:
         update.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1), comm)

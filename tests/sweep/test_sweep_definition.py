@@ -117,6 +117,7 @@ def test_a_shuffled_list_has_the_same_order_each_time() -> None:
         (["missing.yaml"], "missing.yaml: cannot be read: No such file"),
         (["name=a,b"], "name=a,b: a sweep names its runs by what differs between them. Its own name is --name"),
         (["sync=bsp,asp", "name=a"], "name=a: a sweep names its runs"),
+        (["sync=bsp,asp", "+name=a"], "+name=a: a sweep names its runs"),
     ],
 )
 def test_what_is_no_sweep_is_refused(words: list[str], said: str) -> None:
