@@ -179,11 +179,6 @@ def _check_loss(experiment: Experiment, made: object, outputs: Tensor) -> None:
         )
 
 
-def _has_backward(experiment: Experiment, model: nn.Module) -> bool:
-    """Returns whether autograd itself computes gradients of the model: torch.func makes those of privacy."""
-    return experiment.choice("privacy").name == "none" and any(each.requires_grad for each in model.parameters())
-
-
 def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, spec: DataSpec, task: Task) -> None:
     wanted = f"[samples, {', '.join(map(str, task.outputs(spec)))}]"
     if not isinstance(outputs, Tensor):
@@ -200,9 +195,4 @@ def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, sp
         raise ConfigError(
             f"model={experiment.model.name} puts out {list(outputs.shape)}; data={experiment.data.name} has targets "
             f"{list(spec.target_shape)} of {kind}, so it must be {wanted}"
-        )
-    if torch.is_grad_enabled() and not outputs.requires_grad and _has_backward(experiment, model):
-        raise ConfigError(
-            f"model={experiment.model.name}: its outputs have no gradient, and it has parameters to train. Compute "
-            "them from its parameters, without no_grad() and without detach()."
         )

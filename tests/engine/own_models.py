@@ -717,15 +717,3 @@ class Bounded(nn.Module):
         with torch.no_grad():
             self.scale.clamp_(0, 2)
         return self.layer(x) * self.scale
-
-
-class Ungraded(nn.Linear):
-    """[n, 8] -> [n, 2]; its forward is under no_grad, or detaches its outputs."""
-
-    def __init__(self, detaches: bool = False) -> None:
-        super().__init__(8, 2)
-        self.detaches = detaches
-
-    def forward(self, input: Tensor) -> Tensor:
-        with torch.set_grad_enabled(self.detaches):
-            return super().forward(input).detach()
