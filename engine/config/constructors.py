@@ -36,21 +36,29 @@ def parameters_of(target: str) -> dict[str, Parameter]:
     """Returns the parameters of `module.Class` or `module.function` by name, {} where its file does not show them, nor
     that of which it imports the class.
     """
-    module, _, name = target.rpartition(".")
-    try:
-        file = source_of(module)
-        body = ast.parse(file.read_bytes()).body if file else []
-    except (OSError, SyntaxError, ValueError, ImportError, RecursionError):
-        return {}
-    found = next(
-        (each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name), None
-    )
+    seen: set[str] = set()
+    while target and target not in seen:
+        seen.add(target)
+        module, _, name = target.rpartition(".")
+        try:
+            file = source_of(module)
+            body = ast.parse(file.read_bytes()).body if file else []
+        except (OSError, SyntaxError, ValueError, ImportError, RecursionError):
+            return {}
+        found = next(
+            (each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name), None
+        )
+        if found is not None:
+            return _parameters(found)
+        target = _imported(name, body, module, file)
+    return {}
+
+
+def _parameters(found: ast.ClassDef | ast.FunctionDef) -> dict[str, Parameter]:
+    """Returns those of a function, or of the constructor of a class; {} for a class that has none of its own."""
     if isinstance(found, ast.ClassDef):
-        inner = (each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
-        found = next(inner, None)
-    if found is None:
-        there = _imported(name, body, module, file)
-        return parameters_of(there) if there and there != target else {}
+        inner = [each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        return _parameters(inner[0]) if inner else {}
     positional = [*found.args.posonlyargs, *found.args.args]
     defaults = [None] * (len(positional) - len(found.args.defaults)) + found.args.defaults
     every = [*zip(positional, defaults, strict=True), *zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)]

@@ -302,7 +302,8 @@ def initialise(model: nn.Module, n_layer: int) -> None:
 def _at_least(knob: str, chosen: int | None, needed: int, what: str) -> int:
     """`chosen`, or what the data need. Raises ConfigError when it is less."""
     if chosen is not None and chosen < needed:
-        fewer = f" data=tokens data.{knob}={chosen} has no more than the model." if knob == "vocabulary" else ""
-        rule = f"these data have {needed} {what}; model.{knob}=null takes just these.{fewer}"
-        raise ConfigError(f"model.{knob}={chosen}: {rule}")
+        raise ConfigError(
+            f"model.{knob}={chosen}: these data have {needed} {what}; model.{knob}=null takes just these, "
+            f"and data=tokens data.{knob}={chosen} has no more than the model."
+        )
     return needed if chosen is None else chosen
