@@ -80,6 +80,11 @@ class Launcher(ABC):
         `preload`: modules to import once, before workers are forked.
         """
 
+    def is_complete(self, run: Path) -> bool:
+        """Returns whether the run that was watched came to its end, be it that no step was taken (outcome.py)."""
+        summary = RunDirectory(run).read_summary()
+        return summary is not None and summary["status"] in ("completed", "failed")
+
     def process_of(self, rank: int) -> int:
         """The process, and so the log, in which worker `rank` is."""
         return rank

@@ -40,7 +40,7 @@ def launch(
     """
     handle = to_the_end(launcher, assignment, layout, survives, preload, started, memory)
     # a signal may come in the last step, or later
-    if not launcher.fabric.tells(layout) or _is_complete(assignment.run):
+    if launcher.is_complete(assignment.run):
         return
     if handle.stop_signal:
         name = signal.Signals(handle.stop_signal).name
@@ -70,12 +70,6 @@ def to_the_end(
     if failures:
         raise _explain(failures, launcher, layout, assignment, handle.has_started, memory)
     return handle
-
-
-def _is_complete(run: Path) -> bool:
-    """Returns whether it came to its end, be it that no step was taken (outcome.py)."""
-    summary = RunDirectory(run).read_summary()
-    return summary is not None and summary["status"] in ("completed", "failed")
 
 
 @contextmanager

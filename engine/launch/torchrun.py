@@ -47,6 +47,7 @@ class Torchrun(Launcher):
         super().__init__(fabric)
         self._rank = fabric.rank
         self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
+        self._worker: _ThisWorker | None = None
 
     def open(
         self, experiment: Experiment, allowed: tuple[str, ...], layout: RunLayout, make: Callable[[], Opened]
@@ -94,7 +95,12 @@ class Torchrun(Launcher):
         assert self._joined is not None
         comm, *_ = self._joined
         live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
-        return _ThisWorker(assignment, *self._joined, live)
+        self._worker = _ThisWorker(assignment, *self._joined, live)
+        return self._worker
+
+    def is_complete(self, run: Path) -> bool:
+        """All processes say what the chief says: its run directory may not be on their hosts."""
+        return self._worker is not None and self._worker.is_complete
 
 
 def _lost_worker_0(rank: int, why: object) -> PeerLostError:
@@ -158,13 +164,14 @@ class _ThisWorker:
     ) -> None:
         self._assignment, self._comm, self._parts, self._device = assignment, comm, parts, device
         self._live = live
-        self.stop_signal, self.has_started = 0, False
+        self.stop_signal, self.has_started, self.is_complete = 0, False, False
 
     def watch(self) -> list[Ended]:
         """A user's exception is a worker's failure, with its traceback before the last line: there is no log."""
         try:
             with children_leave():
-                work(self._assignment, self._parts, self._comm, self._device, self._note_start)
+                status = work(self._assignment, self._parts, self._comm, self._device, self._note_start)
+            self.is_complete = status != "interrupted"
         except Exception as error:
             if isinstance(error, StoreGoneError):
                 raise _lost_worker_0(self._comm.rank, f"{error}; {what_is_saved(self._assignment)}") from None

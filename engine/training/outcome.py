@@ -40,8 +40,11 @@ class FinishedTraining:
     earlier: list[dict[str, int]]  # peak bytes by kind, with each model before (phases.py)
 
 
-def report(worker: Worker, trained: FinishedTraining | None) -> None:
-    """Reports to the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
+def report(worker: Worker, trained: FinishedTraining | None) -> str:
+    """Reports to the chief, which writes the summary; nobody leaves before that. Returns the status of the run.
+
+    `trained`: None on a server.
+    """
     meter = Meter(worker.comm, 0, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
     kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
@@ -57,8 +60,8 @@ def report(worker: Worker, trained: FinishedTraining | None) -> None:
         if worker.assignment.trace is not None:
             write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.fabric.modelled)
             _keep_schedule(worker, reports)
-        key_values.post("over", "")
-    key_values.read("over", layout.chief)
+        key_values.post("over", trained.status)
+    return key_values.read("over", layout.chief)
 
 
 def _keep_schedule(worker: Worker, reports: list[Report]) -> None:

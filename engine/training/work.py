@@ -46,17 +46,19 @@ def work(
     comm: Comm,
     device: torch.device,
     started: Callable[[], None] = lambda: None,
-) -> None:
-    """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+) -> str:
+    """Takes part in the run until its end, and returns its status, "" of a probe. `started` is called once this worker
+    will train, or serve, next.
+    """
     try:
-        _work(assignment, parts, comm, device, started)
+        return _work(assignment, parts, comm, device, started)
     except RuntimeError as error:
         if not (isinstance(error, torch.OutOfMemoryError) or fills_gpu(error)):
             raise
         raise lack_of_gpu(error, assignment.predicted.memory) from error
 
 
-def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device, started: Callable[[], None]) -> None:
+def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device, started: Callable[[], None]) -> str:
     if assignment.trace is not None:
         comm.timeline.keep_passes()
     with comm.ledger.aside():
@@ -69,7 +71,10 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         assert isinstance(parts.sync, SyncWithServers)
         parts.sync.serve()
         timestamps.tell_end(parts.sync.made_at)
-        return leave_together(worker) if assignment.probe else report(worker, None)
+        if not assignment.probe:
+            return report(worker, None)
+        leave_together(worker)
+        return ""
     # before the data are loaded: what changes in between would be found to have changed
     saving = Saving(worker, _checked_sums(worker))
     train_split, test = parts.load()
@@ -79,7 +84,8 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
     with feed.reading():
         if assignment.probe:
             started()
-            return watched(worker, job)
+            watched(worker, job)
+            return ""
         if worker.is_chief:
             _announce(worker, job, test)
         started()

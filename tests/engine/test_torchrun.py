@@ -212,6 +212,32 @@ def test_a_job_whose_worker_is_killed_goes_on_with_its_run_to_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_stopped_run_is_a_success_on_no_host(signalled: int, tmp_path: Path, root: Path) -> None:
+    """The agent of a host whose worker leaves with 0 takes the job for a success, and waits for the other agents."""
+    started = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PACELINE_TOKEN": TOKEN}
+    words = ["strategy=sabotage", "strategy.pause=0.01", "steps=4000", "--name=mine", "--allow-module", "saboteur"]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "paceline.cli.main", "train", *QUICK, "--config-dir", str(HERE / "conf"), *words],
+            cwd=tmp_path,
+            env={**clean_environment(tmp_path), **started, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    run = RunDirectory(root / "mine")
+    until(lambda: any(record["kind"] == "step" for record in run.records()), 2 * START, "a step")
+    workers[signalled].terminate()
+    said = [worker.communicate(timeout=WAIT)[1].splitlines()[-1] for worker in workers]
+    assert [worker.returncode for worker in workers] == ([143, 4] if signalled == 0 else [4, 143]), said
+    assert "stopped by SIGTERM; saved: step-" in said[signalled]
+    assert summary_of(run.path)["status"] == "interrupted"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "chief"), [("pipeline", 1), ("data_parallel", 0)])
 def test_a_refusal_of_the_chief_is_that_of_all(strategy: str, chief: int, tmp_path: Path) -> None:
     """The last stage of a pipeline is the chief. Each has a folder of its own, and waits for what the chief makes."""
