@@ -13,9 +13,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ...batches import lone
+from ...batches import Samples, lone
 from ...conf.errors import ConfigError
-from ...tasks.adversarial.attacks import default_step, evaluating
+from ...tasks.adversarial.attacks import ascent, default_step, evaluating
 from ...tasks.adversarial.robust import InputAttack, RobustAccuracy, Signs, robustness, zero_gradients
 from ...tasks.adversarial.threat import NORMS, NormName, Threat
 from ...tasks.base import DataSpec, Readable
@@ -23,7 +23,7 @@ from ...tasks.losses.base import Task
 from ...tracking.run_directory import RunDirectory
 from ..callbacks.base import EvaluationView
 from ..config.experiment import Evaluate, Experiment
-from .feature import Chosen, Context, Feature, Hooks
+from .feature import Chosen, Context, Feature, Hooks, Parts
 from .sizes import evaluated_at_once
 
 EPS, STEPS = 0.1, 20
@@ -43,6 +43,13 @@ class EvaluatedOnAttacks(Feature):
 
     def check(self, chosen: Chosen) -> None:
         check(chosen.experiment, chosen.data.spec)
+
+    def activations(self, parts: Parts, inputs: Samples, targets: Samples) -> int:
+        """Takes one pass back to the inputs, which a model may lack; its memory is that of evaluations."""
+        if parts.experiment.evaluate.attack != "none":
+            with evaluating(parts.model):
+                ascent(parts.model, parts.task.function(parts.data.spec), lone(inputs), targets)
+        return 0
 
     def hooks(self, context: Context) -> Hooks | None:
         parts = context.parts

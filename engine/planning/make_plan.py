@@ -411,6 +411,7 @@ def _activations(
                 kept_elsewhere = parts.strategy.traits.drops_writes, parts.sync.traits.drops_writes
                 with read_only(parts.modules[part], *kept_elsewhere), called:
                     ends.append(each.forward())
+                _check_has_gradient(experiment, parts.modules[part], ends[-1])
                 if second is not None:
                     looking.check_held(experiment, [parts.model, *parts.modules], ends[-1])
                 kept.append(account.peak - before)
@@ -428,6 +429,15 @@ def _activations(
     peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, plain) for feature in parts.features))
     looking.note_held(experiment, parts.model)
     return peaks
+
+
+def _check_has_gradient(experiment: Experiment, part: nn.Module, end: Tensor) -> None:
+    """Raises `ConfigError` where backward has nowhere to begin: the run would end in its first step."""
+    if not end.requires_grad and any(each.requires_grad for each in part.parameters()):
+        raise ConfigError(
+            f"model={experiment.model.name}: its outputs have no gradient, and it has parameters to train. Compute "
+            "them from its parameters, without no_grad() and without detach()."
+        )
 
 
 def _check_fixed(fixed: FixedState) -> None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import Samples, of_each
+from ...conf.errors import ConfigError
 from .threat import Threat
 
 Loss = Callable[..., Tensor]  # (outputs, targets) -> [], a mean over samples
@@ -63,12 +64,19 @@ def pgd(
 def ascent(model: nn.Module, loss: Loss, x: Tensor, y: Samples, towards: bool = False) -> Tensor:
     """The gradient of the loss by the inputs, n times that of its mean; of `towards` the way in which it falls.
 
-    The model and the loss are given copies, which they may change.
+    The model and the loss are given copies, which they may change. Raises `ConfigError` for a model whose outputs
+    have no gradient by its inputs.
     """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         total = loss(model(x.clone()), of_each(y, Tensor.clone)) * len(x)
-        (g,) = torch.autograd.grad(-total if towards else total, [x])
+        sought = -total if towards else total
+        g = torch.autograd.grad(sought, [x], allow_unused=True)[0] if sought.requires_grad else None
+    if g is None:
+        raise ConfigError(
+            f"{type(model).__name__}: its outputs have no gradient by its inputs, which an attack follows. Choose "
+            "evaluate.attack=none and adversarial_training=none, or compute them without detach() and without integers."
+        )
     return g
 
 

@@ -717,3 +717,28 @@ class Bounded(nn.Module):
         with torch.no_grad():
             self.scale.clamp_(0, 2)
         return self.layer(x) * self.scale
+
+
+class Ungraded(nn.Linear):
+    """[n, 8] -> [n, 2]; its forward is under no_grad, or detaches its outputs."""
+
+    def __init__(self, detaches: bool = False) -> None:
+        super().__init__(8, 2)
+        self.detaches = detaches
+
+    def forward(self, input: Tensor) -> Tensor:
+        with torch.set_grad_enabled(self.detaches):
+            return super().forward(input).detach()
+
+
+class OfIntegers(nn.Module):
+    """[n, 1, 8, 8] -> [n, 10]; its forward makes integers of its inputs, or detaches them."""
+
+    def __init__(self, detaches: bool = False) -> None:
+        super().__init__()
+        self.detaches = detaches
+        self.embedding, self.layer = nn.Embedding(32, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.layer(x.detach() if self.detaches else self.embedding((16 * x).long()).mean(1))

@@ -624,6 +624,25 @@ def test_a_strategy_that_computes_shapes_refuses_a_forward_that_looks_at_values(
         plan(looking("Looking", "item", f"strategy={strategy}", hardware))
 
 
+@pytest.mark.parametrize("detaches", [False, True])
+@pytest.mark.parametrize("strategy", ["data_parallel", "torch_fsdp", "zero"])
+def test_outputs_without_a_gradient_are_refused_by_the_plan(plan, strategy: str, detaches: bool) -> None:
+    model = f"model={{_target_:own_models.Ungraded,detaches:{detaches}}}"
+    chosen = [*QUICK, model, "data={_target_:own_models.Rows}", f"strategy={strategy}", "batch_size=16"]
+    with pytest.raises(ConfigError, match=r"^model=Ungraded: its outputs have no gradient, and it has parameters"):
+        plan([*chosen, "hardware=local", "hardware.workers=2"])
+
+
+@pytest.mark.parametrize("attacked", ["evaluate.attack=fgsm", "adversarial_training=fast"])
+@pytest.mark.parametrize("detaches", [False, True])
+def test_outputs_without_a_gradient_by_inputs_are_refused_by_the_plan_of_an_attack(
+    plan, attacked: str, detaches: bool
+) -> None:
+    model = f"model={{_target_:own_models.OfIntegers,detaches:{detaches}}}"
+    with pytest.raises(ConfigError, match=r"^OfIntegers: its outputs have no gradient by its inputs, which an attack"):
+        plan([*QUICK, model, "data=digits", attacked])
+
+
 @pytest.mark.parametrize("free", [1_000, 2_000])  # less than its weights, and than these with their gradients
 def test_a_model_that_looks_at_values_is_not_tried_where_it_has_no_room(
     plan, monkeypatch: pytest.MonkeyPatch, free: int
