@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from ..conf.groups import BY_NAME
+from ..conf.words import CHOICES, KEYS
 from .choices import ListedChoice, groups, primary_comments
 
 MOST = 3  # ways to write one word
@@ -54,6 +55,8 @@ def near(what: str, config_dir: Path | None = None) -> str:
                 said.setdefault(knob, [knob])
                 for value in _VALUES.findall(comment):
                     said.setdefault(value, []).append(f"{group}={choice.name} {group}.{knob}={value}")
+    for name, way in (KEYS | CHOICES).items():
+        said.setdefault(name, [way])
     names = {name.casefold(): name for name in said}
     word = what.casefold()
     close = [word] if word in names else difflib.get_close_matches(word, names, n=2, cutoff=0.75)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ...conf.groups import BY_NAME, CONF
+from ...conf.words import KEYS
 from ...tracking.files import UnusableFileError, read_yaml
 
 _UNBIASED = (
@@ -60,6 +61,9 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None, choice:
     found += [path for path, choices in holders.items() if usual & {*choices}]
     if found:
         return f"it is {' or '.join(path + given for path in found)}"
+    if not holders and leaf in KEYS:
+        own = KEYS[leaf]
+        return f"{own} chooses it" if own.rpartition(".")[2].count("=") else f"it is {own}{given}"
     return " and ".join(_who_has(choices, path) for path, choices in holders.items())
 
 

@@ -180,6 +180,8 @@ def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_
         (("SSP",), "SSP: is no run and no choice; did you mean sync=ssp?"),
         (("krumm",), "krumm: is no run and no choice; did you mean aggregate=krum"),
         (("Stalenes",), "Stalenes: is no run and no choice; did you mean staleness"),
+        (("fsdp",), "fsdp: is no run and no choice; did you mean strategy=torch_fsdp?"),
+        (("learning_rate",), "learning_rate: is no run and no choice; did you mean optimizer.lr?"),
         (("1F1B",), " or strategy=pipeline strategy.schedule=1f1b"),
         (("xyzzy",), "no run 'xyzzy' under runs"),
         (("sync",), "sync: is a group; explain takes one of its choices, such as sync=asp (paceline list sync)"),

@@ -11,9 +11,12 @@ from stored_configs import from_yaml, to_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
+from paceline.conf.groups import CONF
+from paceline.conf.words import CHOICES, KEYS
 from paceline.engine.config.compose import compose
 from paceline.engine.config.resumed import override_stored
 from paceline.tracking.errors import RunNameError, TrackingConfigError
+from paceline.tracking.values import flat
 
 
 def refusal(*overrides: str) -> str:
@@ -138,6 +141,9 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ("workers=4", "workers: there is no such key", "it is hardware.workers=4"),
         ("+lr=0.2", "lr: there is no such key", "it is optimizer.lr=..."),
         ("model.lr=1", "model.lr: there is no such key", "it is optimizer.lr=1 (model=mlp has hidden)"),
+        ("dataset=mnist", "dataset: there is no such key", "it is data=mnist"),
+        ("fp16=true", "fp16: there is no such key", "precision=fp16 chooses it"),
+        ("optimizer.learning_rate=1", "optimizer.learning_rate: there is no such key", "it is optimizer.lr=1"),
         ("+new_key=1", "new_key: there is no such key", "valid: accumulate"),
         ("++new_key=1", "new_key: there is no such key", "valid: accumulate"),
         ("+hardware.foo=1", "hardware.foo: there is no such key", ""),
@@ -153,6 +159,21 @@ def test_a_misspelt_name_is_refused_with_the_nearest(override: str, path: str, h
     message = refusal(override)
     assert message.startswith(path)
     assert hint in message
+
+
+def test_what_other_tools_call_a_key_is_a_key_or_a_choice_here() -> None:
+    """A word here must not be a key itself, of which it would hide the hint."""
+    plain, shipped = compose([]).model_dump(), {f"{file.parent.name}={file.stem}" for file in CONF.rglob("*.yaml")}
+    known = [*flat(plain, "."), *plain]
+    assert not {*KEYS} & {*known}
+    for own in [*KEYS.values(), *CHOICES.values()]:
+        *choices, last = own.split()
+        choices += [last] if "=" in last else []
+        assert {*choices} <= shipped, own
+        if "=" not in last:
+            keys = [*flat(compose(choices).model_dump(), "."), *plain] if choices else known
+            group, _, knob = last.partition(".")
+            assert last in keys or f"{group}.knobs.{knob}" in keys, own
 
 
 @pytest.mark.parametrize(
