@@ -196,26 +196,28 @@ def carry_out(
     launcher, layout = launcher_on(fabric_of(prepared.experiment)), plan.layout
     tells = launcher.fabric.tells(layout)
     make_ready(plan, quiet or not tells)
+    begun: list[RunDirectory] = []
     with ExitStack() as until_it_ends:
 
         def hold(run: RunDirectory) -> None:
             until_it_ends.enter_context(held(run.metrics))
             if run is prepared.directory and not was_started() and run.has_grown():
                 raise ConfigError(f"--resume {run.name}: another command has just gone on with it. Repeat this one.")
+            begun.append(run)
 
-        directory, checkpoint = launcher.open(
-            prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root, data, hold)
-        )
-        if checkpoint != prepared.checkpoint:  # an earlier generation of torchrun's job made it
-            prepared = replace(prepared, directory=directory, stored=read_stored(directory), checkpoint=checkpoint)
         memory = sum(plan.peak_memory().values())
         mirror = None
         try:
+            directory, checkpoint = launcher.open(
+                prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root, data, hold)
+            )
+            if checkpoint != prepared.checkpoint:  # an earlier generation of torchrun's job made it
+                prepared = replace(prepared, directory=directory, stored=read_stored(directory), checkpoint=checkpoint)
             mirror = start_mirror(prepared, directory, quiet, opened(directory), plain) if tells else None
             launch(launcher, prepared.assignment(directory, plan), layout, plan.survives, data.preload, started, memory)
         except BaseException as error:
-            if tells:
-                _note_the_end(directory, error)
+            for run in begun:
+                _note_the_end(run, error)
             raise
         finally:
             if mirror is not None:

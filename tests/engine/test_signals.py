@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from short_runs import Train
 
+from paceline.engine.api import session
 from paceline.engine.base.errors import InterruptedRunError
 from paceline.engine.launch.local_workers import LocalWorkers
 from paceline.tracking.sources import every
@@ -77,15 +78,16 @@ def test_a_signal_just_after_a_worker_was_started_leaves_none(train: Train, monk
 
 
 @pytest.mark.parametrize("stopping", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", [(LocalWorkers, "start"), (session, "environment")])
 def test_a_run_that_was_stopped_before_its_workers_were_there_is_interrupted(
-    train: Train, root: Path, monkeypatch: pytest.MonkeyPatch, stopping: type[BaseException]
+    train: Train, root: Path, monkeypatch: pytest.MonkeyPatch, stopping: type[BaseException], where: tuple[object, str]
 ) -> None:
     """The command line raises SystemExit for SIGTERM."""
 
     def stop(*_: object) -> None:
         raise stopping
 
-    monkeypatch.setattr(LocalWorkers, "start", stop)
+    monkeypatch.setattr(*where, stop)
     with pytest.raises(stopping):
         train()
     (run,) = every(root)
