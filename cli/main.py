@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
@@ -152,6 +153,8 @@ def _run() -> NoReturn:
     # torchrun's processes leave SIGTERM as it is until they have met
     if threading.current_thread() is threading.main_thread() and "RANK" not in os.environ:
         signal.signal(signal.SIGTERM, _terminate)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(signal.SIGHUP, _hanging_up([stream for stream in (1, 2) if os.isatty(stream)]))
     try:
         Path.cwd()
     except OSError:
@@ -258,6 +261,19 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     except OSError:
         pass
     raise Terminated(TERMINATED)
+
+
+def _hanging_up(terminals: list[int]) -> Callable[[int, FrameType | None], None]:
+    """Handles SIGHUP as SIGTERM. `terminals`: descriptors of what has gone, where printing would fail."""
+
+    def hang_up(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a shell sends it besides
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for terminal in terminals:
+            os.dup2(nowhere, terminal)
+        signal.raise_signal(signal.SIGTERM)
+
+    return hang_up
 
 
 def _explain(error: Exception) -> int:

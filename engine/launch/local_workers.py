@@ -287,8 +287,9 @@ def end_of_fork_server() -> str:
 
 
 def start_fork_server(*preload: str) -> None:
-    """Starts the fork server unless it runs. Ctrl-C, and SIGTERM to a group, reach all processes: the server blocks
-    them, a worker until it can save. Neither the server nor the tracker imports modules of the current folder.
+    """Starts the fork server unless it runs. Ctrl-C, SIGHUP, and SIGTERM to a group, reach all processes: the server
+    blocks them, a worker the first and the last until it can save. Neither the server nor the tracker imports modules
+    of the current folder.
     """
     multiprocessing.set_forkserver_preload(
         ["paceline.engine.base.parent_death", *preload, "paceline.engine.launch.fork_server"]
@@ -297,7 +298,7 @@ def start_fork_server(*preload: str) -> None:
         warnings = [os.environ["PYTHONWARNINGS"]] if os.environ.get("PYTHONWARNINGS") else []
         with _environment("PYTHONWARNINGS", ",".join([*warnings, _QUIET_TRACKER])):
             resource_tracker.ensure_running()  # first: it unblocks what it blocks
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGHUP))
         try:
             with _environment(LAUNCHER, str(os.getpid())), _private_socket():
                 forkserver.ensure_running()

@@ -49,7 +49,7 @@ def paceline(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         capfd.readouterr()
-        before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+        before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
         try:
             with pytest.raises(SystemExit) as end:
                 main()

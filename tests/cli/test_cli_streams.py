@@ -2,16 +2,21 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import ctrl_c
 import pytest
 
 from paceline.cli.error_document import document
 from paceline.cli.importing import STOPPED_BY_CTRL_C
+from paceline.tracking.run_directory import RunDirectory
 
 PACELINE = [sys.executable, "-m", "paceline.cli.main"]
 QUICK = ["train", "tracking=none", "data.limit=200", "epochs=1", "checkpoint.every=0", "hardware.workers=1"]
@@ -117,6 +122,31 @@ def test_a_signal_on_the_way_out_leaves_no_traceback(here: Path, name: str) -> N
     command = [sys.executable, "-c", LEAVING.format(name=name)]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.Signals[name], "")
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [[], ["nohup"]])
+def test_a_run_saves_when_its_terminal_is_closed_and_goes_on_under_nohup(here: Path, way: list[str]) -> None:
+    command = [*way, *PACELINE, "train", "tracking=none", f"steps={400 if way else 100_000}", "--name=mine"]
+    process, ours = pty.fork()
+    if process == 0:
+        ctrl_c.can_come()
+        os.chdir(here)
+        os.execvp(command[0], command)
+    os.set_blocking(ours, False)
+    run = RunDirectory(here / "runs" / "mine")
+    deadline = time.monotonic() + 100
+    while not any(record["kind"] == "step" for record in run.records()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        with suppress(OSError):  # nohup has all streams elsewhere
+            os.read(ours, 1 << 16)
+    os.close(ours)
+    _, status = os.waitpid(process, 0)
+    summary = run.read_summary()
+    assert summary is not None
+    assert (os.waitstatus_to_exitcode(status), summary["status"]) == ((0, "completed") if way else (143, "interrupted"))
+    assert list(run.checkpoints.glob("step-*"))
 
 
 @pytest.mark.slow

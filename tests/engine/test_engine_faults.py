@@ -341,19 +341,21 @@ def test_a_stopped_fork_server_does_not_keep_the_end_of_a_run_from_its_launcher(
         (signal.SIGINT, os.killpg, 130),
         pytest.param(signal.SIGTERM, os.killpg, 143, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, os.kill, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, os.killpg, 143, marks=pytest.mark.slow),
     ],
-    ids=["ctrl-c", "sigterm to all", "sigterm to the launcher"],
+    ids=["ctrl-c", "sigterm to all", "sigterm to the launcher", "a closed terminal"],
 )
 def test_a_stopped_run_saves_and_goes_on_to_the_same_bits(
     train: Train, start: Start, number: signal.Signals, to: Callable[[int, int], None], status: int
 ) -> None:
-    """A terminal's Ctrl-C, and many a batch system's SIGTERM, reach the whole process group."""
+    """A terminal's Ctrl-C and hang-up, and many a batch system's SIGTERM, reach the whole process group."""
+    said = "SIGINT" if number == signal.SIGINT else "SIGTERM"
     launcher = start("strategy=sabotage", "strategy.pause=0.01", "steps=400")
     launcher.until(lambda: launcher.steps() >= 5, "five steps")
     to(launcher.process.pid, number)
     assert launcher.wait() == status
     assert re.fullmatch(
-        rf"stopped by {number.name}; saved: step-\d{{8}}; "
+        rf"stopped by {said}; saved: step-\d{{8}}; "
         r"resume with: paceline train --resume victim --allow-module saboteur",
         launcher.last_line(),
     )
