@@ -241,7 +241,7 @@ def _zipped(text: str) -> list[str] | None:
     inner = text.strip()
     if not inner.startswith("zip("):
         return None
-    if not inner.endswith(")"):
+    if not inner.endswith(")") or "=" not in inner or re.search(r",\s*[\w./]+=", inner):
         raise ConfigError(f"{text}: is no zip; write for instance {_ZIP}")
     return [word.strip() for word in inner[4:-1].split(";")]
 

@@ -19,6 +19,7 @@ from ...tracking.redact import redact
 from ...tracking.run_data import resuming
 from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
+from ...tracking.sources import sweep_at
 from ..base import ROOT
 from ..base.errors import MachineError
 from ..base.failures import without_leaving
@@ -213,6 +214,8 @@ def prepare(
         run_name, _, step = resume.partition("@")
         if given.experiment is not None or given.built or given.callbacks:
             raise ConfigError(f"--resume {run_name}: a resumed run goes on as it was; give what changes as overrides")
+        if (sweep := sweep_at(run_name, Path(root))) is not None:
+            raise ConfigError(f"--resume {run_name}: is a sweep; go on with: {resuming(sweep)}")
         directory = RunDirectory.open(root, run_name)
         if directory.is_of_script():
             raise ConfigError(f"--resume {run_name}: is a run of a script. Choose paceline launch --resume SCRIPT.")

@@ -149,7 +149,8 @@ def _hint(text: str) -> str:
     """Returns the words that show how to write a broken override."""
     key, _, value = text.partition("=")
     if value.startswith("(") and value.endswith(")"):
-        return f"write a list in brackets: {shlex.quote(f'{key}=[{value[1:-1]}]')}"
+        listed = value.replace("(", "[").replace(")", "]")
+        return f"write a list in brackets: {shlex.quote(f'{key}={listed}')}"
     if quoted := _as_text(text):
         several = "write each KEY=VALUE as a word of its own, or " if _ANOTHER_KEY.search(text) else ""
         return f"{several}quote the value: {quoted}"

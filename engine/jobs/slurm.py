@@ -62,7 +62,7 @@ class Slurm(Scheduler):
         nodes: Annotated[int, Ge(1)] = 1,
         workers_per_node: Annotated[int, Ge(1)] = 2,
         cpus_per_worker: Annotated[int, Ge(1)] = 1,
-        time: str | None = None,
+        time: str | int | None = None,
         partition: str | None = None,
         account: str | None = None,
         qos: str | None = None,
@@ -75,7 +75,7 @@ class Slurm(Scheduler):
     ) -> None:
         self.nodes, self.workers_per_node, self.grace = nodes, workers_per_node, grace
         self.retries = Retries.of(retries)
-        self._minutes = None if time is None else minutes_of(time)
+        self._minutes = None if time is None else minutes_of(str(time))
         if self._minutes is not None and 60 * self._minutes < grace + START:
             raise ConfigError(
                 f"launcher.time={time}: SLURM's warning comes up to {grace + 60} s before the limit "

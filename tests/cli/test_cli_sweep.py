@@ -272,6 +272,13 @@ def test_a_name_that_is_taken_is_refused(paceline, here: Path) -> None:
     assert sorted(path.name for path in (here / "runs" / "run").iterdir()) == ["checkpoints", "logs", "metrics.jsonl"]
 
 
+def test_train_says_how_a_sweep_goes_on(paceline, here: Path) -> None:
+    made(here, "sync=bsp,ssp")
+    ended = paceline("train", "--resume", "mine")
+    assert ended.status == 2
+    assert ended.last == "--resume mine: is a sweep; go on with: paceline sweep --resume --name mine"
+
+
 def test_a_resumed_sweep_is_found_by_its_file(paceline, here: Path) -> None:
     made(here, "sync=bsp,ssp")
     (here / "mine.yaml").write_text(yaml.safe_dump(FILE))

@@ -477,6 +477,8 @@ def test_a_sweep_of_values_is_shown_as_a_list_and_as_a_text() -> None:
 def test_pythons_tuple_is_shown_as_a_list() -> None:
     words = refusal("optimizer=adam", "optimizer.betas=(0.9,0.95)")
     assert words.endswith("; write a list in brackets: 'optimizer.betas=[0.9,0.95]'")
+    words = refusal("model.hidden=(64),(64,32)")
+    assert words.endswith("; write a list in brackets: 'model.hidden=[64],[64,32]'")
 
 
 def test_a_name_that_no_file_may_have_is_no_choice() -> None:

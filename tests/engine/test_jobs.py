@@ -24,6 +24,7 @@ from paceline.engine.api.preparing import Prepared
 from paceline.engine.base.errors import MachineError, WorkerFailedError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.stored import read_stored
+from paceline.engine.config.targets import build
 from paceline.engine.jobs import ends, slurm, submission, supervisor
 from paceline.engine.jobs.asking import cancel, jobs_under
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
@@ -418,6 +419,12 @@ def test_lengths_of_time(text: str, minutes: float) -> None:
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no length of time"):
         minutes_of(text)
+
+
+def test_a_time_without_a_unit_is_slurms_minutes(tmp_path: Path) -> None:
+    chosen = compose(["launcher=slurm", "launcher.time=30"]).choice("launcher")
+    slurm = build("launcher", chosen, Scheduler, (), {})
+    assert "#SBATCH --time=30\n" in slurm.text(SubmittedRun(tmp_path / "run", ()))
 
 
 def test_the_script_asks_for_what_the_knobs_say(tmp_path: Path) -> None:

@@ -412,6 +412,8 @@ def test_paired_values_go_together(tmp_path: Path) -> None:
         (["zip(a=1,2; b=1,2,3)"], "as many values"),
         (["zip(a=1,2)"], "two keys or more"),
         (["zip(a,b)=1,2"], r"zip\(a,b\)=1,2: is no zip; write for instance 'zip\(optimizer.lr=0.1,0.05; batch"),
+        (["zip(a, b)"], "is no zip; write for instance"),
+        (["zip(a=1,2, b=3,4)"], "is no zip; write for instance"),
         (["zip(a=1,2; b=1)"], "must have several values"),
         (["zip(a=1,1; b=2,2)"], "no value twice"),
         (["zip(a=1,2; b=3,4)", "b=5,6"], "swept twice"),
