@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
 from ...batches import Samples, call
@@ -42,6 +43,10 @@ class Tried(IntEnum):
     META = 0
     BUILT = 1  # built for real, tried on the meta device
     REAL = 2
+
+
+class NoRoomError(ConfigError):
+    """A model that is built for real does not fit into this host's memory."""
 
 
 _held: set[tuple[str, ...]] = set()  # models that use parameters of their own alone
@@ -97,13 +102,32 @@ def on_meta(make_model: Callable[[], nn.Module]) -> tuple[nn.Module, Exception |
             raise
         try:
             return without_data(_for_real(make_model)), error
+        except NoRoomError:
+            raise
         except Exception as again:
             raise (again if "meta" in str(error).lower() else error) from error.__cause__
 
 
 def _for_real(make_model: Callable[[], nn.Module]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        return make_model()
+    """Raises `NoRoomError` as soon as its parameters take more than this host has free."""
+    free, held = available(), 0
+
+    def add(_: nn.Module, name: str, parameter: Tensor | None) -> None:
+        nonlocal held
+        held += 0 if parameter is None or is_lazy(parameter) else parameter.nbytes
+        if held > free:
+            raise NoRoomError(
+                f"model: its constructor looks at values, so that it is built for real before it trains. Up to {name} "
+                f"its weights take {held / GIB:,.1f} GiB, and this host has {free / GIB:,.1f} GiB free. Choose a "
+                "smaller one, or a host with more memory."
+            )
+
+    counting = register_module_parameter_registration_hook(add)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return make_model()
+    finally:
+        counting.remove()
 
 
 def _is_of_users(error: Exception) -> bool:

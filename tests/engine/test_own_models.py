@@ -652,6 +652,14 @@ def test_a_model_that_looks_at_values_is_not_tried_where_it_has_no_room(
         plan(looking("Looking", "item"))
 
 
+def test_a_constructor_that_looks_at_values_ends_where_its_weights_have_no_room(
+    plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking_at_values, "available", lambda: 100)
+    with pytest.raises(ConfigError, match=r"^model: its constructor looks at values.*Up to weight its weights take "):
+        plan(looking("Built", CONSTRUCTORS[0]))
+
+
 @pytest.mark.parametrize("kind", CONSTRUCTORS)
 def test_a_pipeline_takes_a_constructor_that_looks_at_values(plan, kind: str) -> None:
     assert len(plan(looking("Built", kind, "strategy=pipeline")).phases[0].parts) == 2
