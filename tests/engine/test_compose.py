@@ -139,6 +139,7 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ("strategy.precision=bf16", "strategy.precision: there is no such key", "precision=bf16 chooses it"),
         ("network=infiniband", "network: there is no such key", "hardware/network=infiniband chooses it"),
         ("workers=4", "workers: there is no such key", "it is hardware.workers=4"),
+        ("checkpoint.lr=1", "checkpoint.lr: there is no such key", "it is optimizer.lr=1"),
         ("+lr=0.2", "lr: there is no such key", "it is optimizer.lr=..."),
         ("model.lr=1", "model.lr: there is no such key", "it is optimizer.lr=1 (model=mlp has hidden)"),
         ("dataset=mnist", "dataset: there is no such key", "it is data=mnist"),

@@ -301,6 +301,11 @@ def test_stated_cost_is_what_a_step_sends(workers, version, replicas):
         assert result["ledger"]["all_reduce"] == pytest.approx(4 * stated["all_reduce"], abs=messages / 2)
 
 
+def test_gradients_are_handed_on_one_by_one_where_others_wait_for_them() -> None:
+    parameters = list(mlp().parameters())
+    assert [BSP().transfers(parameters, World(replicas)).hooked for replicas in (1, 2)] == [0, len(parameters)]
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 64))
 def test_cost_is_that_of_a_ring_over_all_gradients(lengths, replicas):
     parameters = [torch.empty(length, device="meta") for length in lengths]
