@@ -1,5 +1,6 @@
 """Says why there is no candidate to show: the nearest three and what each lacks, and what would fit."""
 
+from ..conf.counted import counted
 from ..cost.durations import time_of
 from .answer import Answer
 from .commands import command
@@ -30,10 +31,10 @@ def why_none(found: Answer) -> str:
     if not found.nearest:
         told = [f"{family.name}: {line}" for family in found.families for line in family.others]
         why = (told or found.notes or [_allows_none(question)])[:MOST]
-        return _listed(f"none of {found.points:,} configurations can be{left}; the reasons:", why)
+        return _listed(f"none of {counted(found.points, 'configuration')} can be{left}; the reasons:", why)
     lines = [f"{too_much(row)}: {command(question, row.candidate)}" for row in found.nearest]
     would = that_would_fit(found)
-    first = f"nothing fits, of {found.points:,} configurations{left}; the nearest:"
+    first = f"nothing fits, of {counted(found.points, 'configuration')}{left}; the nearest:"
     return _listed(first, lines) + (f"\nthis would fit: {would}" if would else "")
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..conf.counted import counted
 from .candidate import Predicted
 from .limits import Missed
 from .ranking import KEYS, TIE, Sort, ranked, roomy_first
@@ -95,7 +96,7 @@ WORDS: dict[Sort, tuple[str, str]] = {
 
 
 def _group(row: Predicted) -> str:
-    return f"{row.candidate.group} on {row.candidate.workers} worker{'s' if row.candidate.workers > 1 else ''}"
+    return f"{row.candidate.group} on {counted(row.candidate.workers, 'worker')}"
 
 
 def beside(row: Predicted, best: Predicted, sort: Sort) -> str:

@@ -3,6 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..conf.counted import counted
 from .advise_view import cells, columns, none_of, only_on_front, title
 
 if TYPE_CHECKING:
@@ -54,4 +55,4 @@ def _best(family: "Family") -> str:
     row = family.best
     if row is None:
         return none_of(family)
-    return f"best: {row.candidate.group} on {row.candidate.workers} workers"
+    return f"best: {row.candidate.group} on {counted(row.candidate.workers, 'worker')}"

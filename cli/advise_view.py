@@ -5,6 +5,7 @@ import io
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from .advise_recommended import dollars_of, recommended
 from .output import aligned
@@ -125,7 +126,7 @@ def title(found: "Answer") -> str:
     rate = f"{found.points / max(found.seconds, 1e-9):,.0f} a second"
     return (
         f"{experiment.model.name} on {experiment.data.name}, {question.batch:,} samples{tokens} a step, "
-        f"optimizer={experiment.optimizer.name}: {found.points:,} configurations looked at ({rate}), "
+        f"optimizer={experiment.optimizer.name}: {counted(found.points, 'configuration')} looked at ({rate}), "
         f"{found.fit:,} fit; by {found.sort}{ties}"
     )
 

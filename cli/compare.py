@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..conf.counted import counted
 from .completion import complete_column, complete_source
 from .output import note, note_damage, note_disturbed, shortest, show, terminal_width
 
@@ -186,7 +187,7 @@ def compare(
     if missing := note_on(table):
         note(f"note: {missing}")
     if not table:
-        note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
+        note(f"none of {counted(len(found), 'run')} fulfils {' and '.join(where or [])}")
     _write(shown, table, keys, Outputs(html, png, figures, style), is_sorted=sort is not None)
 
 
@@ -369,7 +370,7 @@ def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], outputs: 
         pictures = write_pictures(runs, outputs.png, outputs.figures if alone else requests, alone, outputs.style)
         if not pictures:
             raise TableError(f"--png {outputs.png}: these runs have nothing to draw. Choose runs that have finished.")
-        note(f"{len(pictures)} pictures: {shortest(outputs.png)}")
+        note(f"{counted(len(pictures), 'picture')}: {shortest(outputs.png)}")
 
 
 def _listed(option: str, words: str | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from ..conf.counted import counted
 from .options import Format
 from .output import results_alone, show, show_json
 
@@ -130,7 +131,7 @@ def _meet(device: str) -> Finding:
 
 def _cpu() -> Finding:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Finding(True, f"{_count(len(os.sched_getaffinity(0)), 'core')} to use, {memory / GIB:.1f} GiB of memory")
+    return Finding(True, f"{counted(len(os.sched_getaffinity(0)), 'core')} to use, {memory / GIB:.1f} GiB of memory")
 
 
 def _cuda() -> Finding:
@@ -260,10 +261,6 @@ def _data(name: str) -> Finding:
         return Finding(True, f"reads files of yours. {data.how_to_get()}")
     found = data.found()
     return Finding(bool(found), found or f"missing. {data.how_to_get()}")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 CHECKS = [

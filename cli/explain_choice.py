@@ -6,6 +6,7 @@ import textwrap
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from .output import aligned, terminal_width
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _measured(run: "SmallRun") -> str:
     from ..tracking.compare import human_bytes
 
     stated, sent = _sent(run).values()
-    workers = f"{run.summary['workers']} worker{'s' if run.summary['workers'] != 1 else ''}"
+    workers = counted(run.summary["workers"], "worker")
     estimated = "nothing could be stated beforehand" if stated is None else f"{human_bytes(stated)} are stated"
     return (
         f"In the small run below, {workers} of {run.summary['model']} on {run.summary['data']}: {estimated}, and "

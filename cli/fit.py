@@ -3,6 +3,7 @@
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from ..cost.layout import DTYPES
 from .output import aligned
 
@@ -70,7 +71,7 @@ def _machine(fit: "Fit") -> str:
         lines += [rates]
     if (hosts := ceil(plan.layout.world_size / capacity.per_host)) > 1:
         price = f", {hosts * machine.price_per_hour:.2f} US dollars an hour together" if machine.price_per_hour else ""
-        lines += [f"{_count(plan.layout.workers, 'worker')} take {hosts} such machines{price}"]
+        lines += [f"{counted(plan.layout.workers, 'worker')} take {hosts} such machines{price}"]
     trained_in = DTYPES.get(plan.strategy.setting.precision.name, plan.strategy.setting.precision.name)
     if machine.flops and trained_in not in machine.flops:
         lines += [f"no rate in {trained_in} is known of it: see that it computes in that, and how fast"]
@@ -141,13 +142,9 @@ def _title(fit: "Fit") -> str:
     batch += f", accumulate={experiment.accumulate}" if experiment.accumulate > 1 else ""
     return (
         f"strategies for model={experiment.model.name} ({parameters} parameters), {batch}, "
-        f"optimizer={experiment.optimizer.name}, sync={experiment.sync.name}, {_count(plan.layout.workers, 'worker')}; "
-        "what the largest worker needs at its peak:"
+        f"optimizer={experiment.optimizer.name}, sync={experiment.sync.name}, "
+        f"{counted(plan.layout.workers, 'worker')}; what the largest worker needs at its peak:"
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _strategies(fit: "Fit") -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from .choices import group_of
 from .compare import check_file
@@ -264,28 +265,24 @@ def _before(plan: "Plan") -> str:
 
 def _title(plan: "Plan") -> str:
     experiment, layout = plan.experiment, plan.layout
-    servers = f", {_count(layout.servers * layout.parts, 'server')}" if layout.servers else ""
+    servers = f", {counted(layout.servers * layout.parts, 'server')}" if layout.servers else ""
     steps = "as many steps as the data give"
     if plan.steps is not None:
-        steps = _count(plan.steps, "step")
+        steps = counted(plan.steps, "step")
         if plan.steps_per_epoch is not None:
             steps += f" of {plan.steps_per_epoch:,} an epoch"
     return (
         f"{experiment.model.name} on {experiment.data.name}, {experiment.strategy.name} + {experiment.sync.name}: "
-        f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_laid_over(layout.mesh)})"
+        f"{counted(layout.workers, 'worker')} ({counted(layout.replicas, 'replica')} of {_laid_over(layout.mesh)})"
         f"{servers}, {plan.device.type}, "
-        f"{_count(plan.threads, 'thread')} each, {steps}"
+        f"{counted(plan.threads, 'thread')} each, {steps}"
     )
 
 
 def _laid_over(mesh: "Mesh") -> str:
     words = {"stage": "stage", "tensor": "tensor part", "domain": "domain part"}
-    axes = [_count(size, words[axis]) for axis, size in mesh.axes.items() if axis in words]
+    axes = [counted(size, words[axis]) for axis, size in mesh.axes.items() if axis in words]
     return " x ".join(axes) or "1 stage"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _configuration(experiment: "Experiment") -> list[str]:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from ..cost.durations import time_of as time_of
 from .output import aligned
@@ -34,7 +35,9 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
     table = aligned([[PARTS[name], time_of(part), f"{part / seconds:.1%}"] for name, part in shown], numbers_from=1)
     lines += [f"  {line}  {step.formulas[name]}" for line, (name, _) in zip(table, shown, strict=True)]
     if plan.steps_per_epoch is not None:
-        lines.append(f"an epoch of {plan.steps_per_epoch:,} steps: {_cost(step, plan.steps_per_epoch * seconds)}")
+        lines.append(
+            f"an epoch of {counted(plan.steps_per_epoch, 'step')}: {_cost(step, plan.steps_per_epoch * seconds)}"
+        )
     if tokens is not None:
         seconds = step.of_tokens(tokens)
         low, high = step.range or (0.0, 0.0)

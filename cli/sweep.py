@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from .completion import complete_override
 from .options import AllowModule, ConfigDir, Format
@@ -351,7 +352,7 @@ def conclude(name: str, directory: Path, trials: list["TrialRecord"], definition
     if failed:
         left = sum(done.state in ("waiting", "running") for done in trials)
         more = f", {left} were not run" if left else ""
-        raise TrialsFailedError(f"{len(failed)} of {len(trials)} trials failed{more}")
+        raise TrialsFailedError(f"{len(failed)} of {counted(len(trials), 'trial')} failed{more}")
 
 
 def runs_of(name: str, directory: Path, trials: list["TrialRecord"]) -> "list[RunData]":

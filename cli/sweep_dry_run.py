@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from .output import aligned, note, note_counted, show, show_json
 
@@ -37,17 +38,17 @@ def show_points(definition: "Definition | None", format: str, array: int | None,
     _note_lacks(planned)
     runs = total * (definition.seeds or 1)
     if definition.method == "grid":
-        note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
+        note(f"\n{counted(total, 'point')}, {counted(runs, 'run')}; nothing was trained")
     elif definition.method == "random":
         note(f"\n{total} of {definition.trials} points that are drawn at random; nothing was trained")
     else:
         note(
-            f"\n{total} points drawn at random from a search of {definition.trials} trials: which it takes depends "
-            "on its results, so that this is partial; nothing was trained"
+            f"\n{counted(total, 'point')} drawn at random from a search of {definition.trials} trials: "
+            "which it takes depends on its results, so that this is partial; nothing was trained"
         )
     refused = [f"point {i}: {_refusal(point, point.why)}" for i, point in enumerate(planned) if point.why]
     if refused:
-        raise ConfigError("\n".join([*refused, f"{len(refused)} of {total} points are refused"]))
+        raise ConfigError("\n".join([*refused, f"{len(refused)} of {counted(total, 'point')} refused"]))
     if array is not None and format == "table":
         from ..sweep.array import job_array
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from .agent import from_agent
 from .completion import complete_checkpoint
@@ -138,7 +139,7 @@ def _checked(plan: "Plan") -> str:
     from ..engine.planning.process_memory import said_of_process
 
     experiment, memory = plan.experiment, said_of_process(plan)
-    steps = f"{plan.steps:,} steps" if plan.steps is not None else "as many steps as the data give"
+    steps = counted(plan.steps, "step") if plan.steps is not None else "as many steps as the data give"
     return (
         f"ok: {experiment.strategy.name} + {experiment.sync.name}, {experiment.model.name} on {experiment.data.name}, "
         f"workers: {plan.layout.workers}, {steps}; nothing was trained\n"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..conf.counted import counted
 from .completion import complete_source
 from .output import note, show
 
@@ -66,10 +67,10 @@ def upload(
             show(f"{each.name:{width}}  would be sent: {_size(each)}")
     elif waiting:
         _check_server()
-        note(f"to send: {len(waiting)} of {len(found)} runs")
+        note(f"to send: {len(waiting)} of {counted(len(found), 'run')}")
         _send(waiting, project, entity, width)
     if dry_run or not waiting:
-        note(f"{len(found)} runs, {len(waiting)} of them with something to send")
+        note(f"{counted(len(found), 'run')}, {len(waiting)} of them with something to send")
 
 
 def _send(waiting: list["OfflineRecording"], project: str | None, entity: str | None, width: int) -> None:
@@ -84,11 +85,15 @@ def _send(waiting: list["OfflineRecording"], project: str | None, entity: str | 
             show(f"{each.name:{width}}  {_told(outcome)}")
     except UploadError as error:
         left = len(waiting) - sum(state in ("sent", "partly") for state in states)
-        raise UploadError(f"{left} of {len(waiting)} runs not sent, and kept for the next time: {error}") from None
+        raise UploadError(
+            f"{left} of {counted(len(waiting), 'run')} not sent, and kept for the next time: {error}"
+        ) from None
     failed = [state for state in states if state in ("failed", "damaged")]
     if failed:
         error = CorruptRunError if set(failed) == {"damaged"} else UploadError
-        raise error(f"{len(failed)} of {len(waiting)} runs not sent, and kept as they are; why stands beside each")
+        raise error(
+            f"{len(failed)} of {counted(len(waiting), 'run')} not sent, and kept as they are; why stands beside each"
+        )
 
 
 def _told(outcome: "UploadOutcome") -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from .output import aligned
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def _title(found: "Verification") -> str:
     where = "the virtual cluster" if experiment.hardware.fabric == "virtual" else "processes"
     lines = [
         f"model={experiment.model.name} data={experiment.data.name} optimizer={experiment.optimizer.name} "
-        f"batch_size={experiment.batch_size} seed={experiment.seed}: {found.steps} steps on {where}, compared with "
-        "serial training in plain torch"
+        f"batch_size={experiment.batch_size} seed={experiment.seed}: {counted(found.steps, 'step')} on {where}, "
+        "compared with serial training in plain torch"
     ]
     if found.stated is not None:
         lines += [f"allowed: {found.stated:g} of a tensor's largest entry, as asked for"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.counted import counted
 from ..conf.errors import ConfigError
 from .output import aligned, note, show, show_json
 
@@ -50,10 +51,10 @@ class OfSweep:
         return sum(run.has_ended for run in self.runs)
 
     def said(self) -> str:
-        of = "" if self.wanted is None else f" of {self.wanted}"
+        ended = counted(self.ended, "run") if self.wanted is None else f"{self.ended} of {counted(self.wanted, 'run')}"
         counts = Counter(run.state for run in self.runs)
         each = ", ".join(f"{count} {state}" for state, count in counts.items())
-        line = f"{self.state}: {self.ended}{of} runs have ended{f' ({each})' if each else ''}"
+        line = f"{self.state}: {ended} ended{f' ({each})' if each else ''}"
         return f"{line}; {self.resume} goes on with it" if self.state == STOPPED else line
 
 

@@ -39,7 +39,7 @@ def ended(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         ("sync: bsp", "bsp", ""),
         ("sync: bspp", "bsp", "sync=bspp: there is no such choice"),
         ("{model: gpt_1b, data: text, hardware: t4}", "bsp", "experiments/one.yaml: does not fit its devices"),
-        ("sync: bsp", "bspp", "2 of 4 points are refused"),
+        ("sync: bsp", "bspp", "2 of 4 points refused"),
     ],
 )
 def test_the_check_of_the_page_refuses_what_is_bad(experiment: str, swept: str, says: str, tmp_path: Path) -> None:

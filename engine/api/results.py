@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...conf.counted import counted
 from ...conf.errors import check_options
 from ...tracking.errors import CorruptRunError
 from ...tracking.records import MeasuredStepTime, PlanSummary, Staleness, Wire, WorkerTime
@@ -191,7 +192,7 @@ class Result:
         rate = f"{self.throughput:,.0f} samples/s" if self.throughput is not None else ""
         rate += " (modelled)" if rate and self.modelled else ""
         status = "" if self.status == "completed" else self.status
-        told = ", ".join(part for part in (status, f"{self.steps} steps", score, rate) if part)
+        told = ", ".join(part for part in (status, counted(self.steps, "step"), score, rate) if part)
         return f"Result({self.name}: {told})"
 
     def _repr_html_(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ...conf.counted import counted
 from ...cost.calibration import Calibration, plain
 from ...tracking.drawn.calibration import FittedSeries, Panel, as_svg
 from ...tracking.run_directory import write_atomically, writing
@@ -43,7 +44,7 @@ def write(calibration: Calibration, found: dict[str, Any], file: Path) -> Path:
 def drawn(calibration: Calibration, found: dict[str, Any]) -> str:
     panels: list[Panel] = []
     for rates in calibration.rates:
-        who = f"{_count(rates.processes, 'process')} of {_count(rates.threads, 'thread')}"
+        who = f"{counted(rates.processes, 'process')} of {counted(rates.threads, 'thread')}"
         flops = [
             FittedSeries(name, sorted((_work(point), _work(point) / point[-1]) for point in rates.tables[name].points))
             for name in ("product", "convolution", "convolution_backward", "attention")
@@ -61,10 +62,6 @@ def drawn(calibration: Calibration, found: dict[str, Any]) -> str:
                 series.append(FittedSeries(link.operation, [(n, s) for n, s in points], line))
         panels.append(Panel(f"{size} workers: alpha + S beta", "S: bytes that leave a worker", "seconds", series))
     return as_svg(f"{calibration.host}, {calibration.cpu}, measured on {calibration.date}", panels)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"1 {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def _work(point: tuple[float, ...]) -> float:

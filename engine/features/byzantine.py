@@ -1,5 +1,6 @@
 """Warns about how the attack and the aggregation rule interact in a run. None of it is an error."""
 
+from ...conf.counted import counted
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...strategies.core.protocols import SideBySide
@@ -18,7 +19,7 @@ def notes_on(parts: Parts, attack: Attack, steps: int | None) -> list[str]:
         found.append(f"attack.workers={attack.workers}: {comes}")
     if steps is not None and attack.from_step >= steps:
         found.append(
-            f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"
+            f"attack.from_step={attack.from_step}: the run has {counted(steps, 'step')}, and nobody lies in any of them"
         )
     if rule.trusted in attack.byzantine(parts.layout.replicas):
         found.append(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...batches import Samples, of_each
 from ...comm.key_values import KeyValues
+from ...conf.counted import counted
 from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
 from ...strategies.core.clip import Counted
@@ -244,8 +245,11 @@ def notes_on(callbacks: Callbacks, modelled: bool, steps: int | None) -> list[st
     if not watching:
         return []
     cost = "takes no time on the modelled clock" if modelled else "is part of the step's time, for which others wait"
-    late = [(name, each.every) for name, each in callbacks.items() if steps is not None and each.every > steps]
-    found = [f"callbacks.{name}.every={every}: the run has {steps:,} steps, and measures none" for name, every in late]
+    found = [
+        f"callbacks.{name}.every={each.every}: the run has {counted(steps, 'step')}, and measures none"
+        for name, each in callbacks.items()
+        if steps is not None and each.every > steps
+    ]
     found += [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
     if seeing := ", ".join(f"callbacks.{name}" for name in sees_norms(callbacks)):
         found.append(

@@ -17,6 +17,7 @@ from torch import nn
 
 from ...comm import Comm
 from ...comm.network import ModelledNetwork
+from ...conf.counted import counted
 from ...conf.errors import ConfigError
 from ...strategies import Sync
 from ...strategies.core.cost import World, payload
@@ -87,9 +88,9 @@ class Failing(Feature):
         taken, key = failures.at_once(self.network)
         if min(taken, replicas) > most:
             raise ConfigError(
-                f"{key}: takes {taken} workers at once, and sync={parts.experiment.sync.name} goes on without {most} "
-                "at most. Choose fewer at once, or another sync mode, such as asp, or bsp, which goes back to a "
-                "checkpoint."
+                f"{key}: takes {counted(taken, 'worker')} at once, and sync={parts.experiment.sync.name} goes on "
+                f"without {most} at most. Choose fewer at once, or another sync mode, such as asp, or bsp, which goes "
+                "back to a checkpoint."
             )
 
     def check_steps(self, known: Known) -> None:

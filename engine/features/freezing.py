@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ...batches import always_infer
+from ...conf.counted import counted
 from ...conf.errors import ConfigError
 from ...strategies.adapt.patterns import matches, shown
 from ..config.experiment import Experiment
@@ -172,7 +173,7 @@ class Layers(Freeze):
         first = round(min(self.until * steps_per_epoch, 2.0**62))
         if not 0 < first < steps:
             raise ConfigError(
-                f"freeze.until={self.until:g}: is step {first:,} of a run of {steps:,} steps, "
+                f"freeze.until={self.until:g}: is step {first:,} of a run of {counted(steps, 'step')}, "
                 f"{steps / steps_per_epoch:.3g} epochs. Choose an epoch within the run, or null."
             )
         return first

@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from ...conf.counted import counted
 from ...cost.calibration import read
 from ...strategies import Sync
 from ...tasks.partition import Partition
@@ -81,8 +82,8 @@ def _on_batches(experiment: Experiment, sync: Sync, layout: RunLayout, samples: 
         return []
     who = "replicas" if among == layout.replicas else "clients"
     return [
-        f"batch_size={experiment.batch_size}: data={experiment.data.name} has {samples:,} samples to train on, so "
-        f"that each of {among:,} {who} takes at most {most:,} in a step"
+        f"batch_size={experiment.batch_size}: data={experiment.data.name} has {counted(samples, 'sample')} to train "
+        f"on, so that each of {among:,} {who} takes at most {most:,} in a step"
     ]
 
 
@@ -90,8 +91,8 @@ def _on_timing(experiment: Experiment, steps: int | None) -> list[str]:
     if steps is None or (left_out := untimed(experiment.measure.after, steps)) == experiment.measure.after:
         return []
     return [
-        f"measure.after={experiment.measure.after}: the run has {steps:,} steps, so that only the first {left_out} "
-        "are left out of the timing"
+        f"measure.after={experiment.measure.after}: the run has {counted(steps, 'step')}, so that only the first "
+        f"{left_out} are left out of the timing"
     ]
 
 

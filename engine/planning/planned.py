@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ...conf.counted import counted
 from ...strategies import Strategy
 from ...strategies.core.cost import Traffic
 from ...tasks.base import DataSpec
@@ -186,7 +187,7 @@ class Plan:
 
     def __repr__(self) -> str:
         chosen, layout = self.experiment, self.layout
-        steps = "" if self.steps is None else f"{self.steps:,} steps; "
+        steps = "" if self.steps is None else f"{counted(self.steps, 'step')}; "
         sent = self.bytes_per_step()
         told = (
             f"nobody can say beforehand what is sent: {self.varies}"
@@ -195,7 +196,7 @@ class Plan:
         )
         what = f"{chosen.model.name} on {chosen.data.name}, {chosen.strategy.name} + {chosen.sync.name}"
         held = human_bytes(sum(self.peak_memory().values()))
-        return f"Plan({what}, {layout.workers} workers: {steps}{told}, {held} at most on one)"
+        return f"Plan({what}, {counted(layout.workers, 'worker')}: {steps}{told}, {held} at most on one)"
 
     def _repr_html_(self) -> str:
         from ...tracking.display import table_of

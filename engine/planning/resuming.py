@@ -3,6 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
+from ...conf.counted import counted
 from ...conf.errors import ConfigError
 from ...conf.grammar import typed
 from ...tasks.base import Data
@@ -108,9 +109,9 @@ def check_can_go_on(
         samples = manifest.replicas * (manifest.batch_size or stored.experiment.batch_size)
         if samples != plan.layout.replicas * plan.experiment.batch_size:
             raise ConfigError(
-                f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "
-                f"{_workers(plan.layout.workers)} would go on. Start as many workers as before, or say that another "
-                f"number is meant: hardware.workers={plan.layout.workers}{anew(directory)}"
+                f"--resume {directory.name}: {checkpoint.name} was trained by {counted(manifest.workers, 'worker')}, "
+                f"and {counted(plan.layout.workers, 'worker')} would go on. Start as many workers as before, or say "
+                f"that another number is meant: hardware.workers={plan.layout.workers}{anew(directory)}"
             )
         resizing.check(plan.experiment, allowed, checkpoint, manifest)
     before, now = stored.experiment, plan.experiment
@@ -139,10 +140,6 @@ def check_can_go_on(
         )
     if manifest.data is not None and data is not None:
         check_data(directory, sums_of(data), manifest.data)
-
-
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def _length(experiment: Experiment) -> str:

@@ -122,7 +122,7 @@ def test_what_was_not_planned_is_said_beside_the_recommendation(with_two, two: l
     assert lines[-1] == "  next best: no other of these fits"
     assert not any("--race 2" in line for line in lines), "there is one line"
     none = why_none(replace(found, rows=[]))
-    assert none.startswith(f"none of 1 configurations can be ({len(two) - 1} others were not planned); the reasons:")
+    assert none.startswith(f"none of 1 configuration can be ({len(two) - 1} others were not planned); the reasons:")
     whole = "\n".join(recommended.recommended(answer(question, patience=1e9)))
     assert "best of" not in whole and "to try: --race 2 trains the first two here" in whole
 

@@ -338,6 +338,10 @@ def test_the_front_is_a_column_by_itself_unless_it_is_among_those_asked_for(pace
     assert alone.splitlines()[0] == "run,accuracy"
 
 
+def test_one_run_is_counted_in_the_singular(paceline, runs: Path) -> None:
+    assert paceline("compare", "slow", "--where", "accuracy>2").last == "none of 1 run fulfils accuracy>2"
+
+
 @pytest.mark.parametrize("more", [[], ["--columns", "accuracy,workers"], ["--columns", "sync", "--sort", "accuracy"]])
 def test_conditions_that_nothing_fulfils_are_no_error(more: list[str], paceline, runs: Path) -> None:
     ended = paceline("compare", "--where", "accuracy>2", *more)

@@ -176,7 +176,7 @@ def test_a_mistake_in_a_class_is_a_document_too(paceline, monkeypatch: pytest.Mo
 
 def test_a_sweeps_dry_run_has_a_point_for_each_with_why_it_is_refused(paceline) -> None:
     ended = paceline("sweep", "sync=bsp,ssp", "optimizer.lr=0.1,-1", "epochs=1", "--dry-run", "--format", "json")
-    assert ended.status == 2 and ended.last == "2 of 4 points are refused"
+    assert ended.status == 2 and ended.last == "2 of 4 points refused"
     points = told(ended)
     assert [point["parameters"] for point in points] == [
         {"sync": sync, "optimizer.lr": rate} for sync in ("bsp", "ssp") for rate in ("0.1", "-1")

@@ -142,12 +142,13 @@ def test_a_dry_run_of_a_file_takes_overrides_and_at_most_trials_points(paceline,
     assert [row[:2] for row in table(ended.out)] == [["point", "sync"], ["0", "bsp"], ["1", "ssp"]]
     ended = paceline("sweep", written(here), "--trials", "3", "--dry-run")
     assert len(table(ended.out)) == 4 and ended.last == "3 points, 3 runs; nothing was trained"
+    assert paceline("sweep", written(here), "--trials", "1", "--dry-run").last == "1 point, 1 run; nothing was trained"
     assert [path.name for path in here.iterdir()] == ["file.yaml"]
 
 
 def test_a_dry_run_names_every_point_that_is_refused(paceline, here: Path) -> None:
     ended = paceline("sweep", "sync=bsp,nosuch", "optimizer.lr=0.1,-1", "--dry-run")
-    assert ended.status == 2 and ended.last == "3 of 4 points are refused"
+    assert ended.status == 2 and ended.last == "3 of 4 points refused"
     rows = table(ended.out)[1:]
     assert [row[3] == "refused" for row in rows] == [False, True, True, True]
     refused = ended.err.splitlines()

@@ -99,7 +99,7 @@ def test_of_a_sweep_it_says_which_runs_have_ended_and_how_many_are_to_come(pacel
     with held(swept[2].metrics):
         ended = paceline("watch", "both", "--once")
         assert ended.status == 0 and ended.err == ""
-        assert ended.out.splitlines()[-1] == "running: 2 of 4 runs have ended (2 completed, 1 running)"
+        assert ended.out.splitlines()[-1] == "running: 2 of 4 runs ended (2 completed, 1 running)"
         assert "0001-asp-s0  running    step 3 of 9, loss 0.5000, accuracy 25.00%" in ended.out
         told = json.loads(paceline("watch", "runs/both", "--once", "--format", "json").out)
     assert (told["state"], told["ended"], told["wanted"], told["runs"][2]["step"]) == ("running", 2, 4, 3)
@@ -114,7 +114,7 @@ def test_a_sweeps_numbers_may_be_damaged(key: str, number: Any, paceline, swept:
     file = swept[0].path.parent / "sweep.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {key: number}))
     ended = paceline("watch", "both", "--once")
-    assert ended.status == 130 and "runs have ended (3 died)" in ended.out
+    assert ended.status == 130 and "runs ended (3 died)" in ended.out
 
 
 def test_a_sweep_ends_as_its_runs_did(paceline, swept: list[RunDirectory]) -> None:
@@ -123,16 +123,16 @@ def test_a_sweep_ends_as_its_runs_did(paceline, swept: list[RunDirectory]) -> No
         for run in (*swept, more):
             run.write_summary({"name": run.name, "status": "completed" if run is not more else status})
         ended = paceline("watch", "both", "--once")
-        assert ended.status == code and "4 of 4 runs have ended" in ended.out
+        assert ended.status == code and "4 of 4 runs ended" in ended.out
     more.write_summary({"name": more.name, "status": "interrupted"})  # by Ctrl-C, as the last of its trials ran
     ended = paceline("watch", "both", "--once")
     assert ended.status == 130 and ended.out.splitlines()[-1] == (
-        "interrupted: 3 of 4 runs have ended (3 completed, 1 interrupted); "
+        "interrupted: 3 of 4 runs ended (3 completed, 1 interrupted); "
         "paceline sweep --resume --name both goes on with it"
     )
     (swept[0].path.parent / "sweep.yaml").write_text("{")  # nobody knows how many there should be
     more.write_summary({"name": more.name, "status": "completed"})
-    assert paceline("watch", "both", "--once").out.splitlines()[-1] == "completed: 4 runs have ended (4 completed)"
+    assert paceline("watch", "both", "--once").out.splitlines()[-1] == "completed: 4 runs ended (4 completed)"
 
 
 def test_what_is_no_run_is_refused(paceline, run: RunDirectory) -> None:
