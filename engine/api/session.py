@@ -18,7 +18,7 @@ from ...conf.errors import ConfigError, check_options
 from ...cost.devices import DEVICES
 from ...tracking.alive import held
 from ...tracking.environment import environment
-from ...tracking.errors import StorageError
+from ...tracking.errors import CorruptRunError, StorageError
 from ...tracking.job_files import forget_job, open_job
 from ...tracking.mirror import Mirror, Sink
 from ...tracking.records import End
@@ -276,16 +276,19 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
 
 
 def _note_the_end(directory: RunDirectory, error: BaseException) -> None:
-    """Records for `compare` why there is no summary."""
-    if directory.summary.exists():
-        return
+    """Records for `compare` why there is no summary, or that a worker failed which the others went on without."""
     status = "diverged" if exit_code_of(error) == DivergedError.exit_code else "failed"
     reason = str(error)
     if isinstance(error, InterruptedRunError):  # before a worker could write a summary
         status = "interrupted"
     elif not isinstance(error, Exception):  # Ctrl-C or SIGTERM
         status, reason = "interrupted", "was asked to stop, before its workers had started"
-    with suppress(StorageError):
+    with suppress(StorageError, CorruptRunError):
+        summary = directory.read_summary()
+        if summary is not None and status != "interrupted" and summary["status"] == "completed":
+            directory.write_summary(summary | {"status": status, "reason": reason})
+        elif summary is not None:
+            return
         directory.add(End(status, reason))
 
 

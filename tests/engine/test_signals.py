@@ -11,7 +11,8 @@ import pytest
 from short_runs import Train
 
 from paceline.engine.api import session
-from paceline.engine.base.errors import InterruptedRunError
+from paceline.engine.base.errors import DivergedError, InterruptedRunError
+from paceline.engine.launch import launching
 from paceline.engine.launch.local_workers import LocalWorkers
 from paceline.tracking.sources import every
 
@@ -75,6 +76,24 @@ def test_a_signal_just_after_a_worker_was_started_leaves_none(train: Train, monk
     with pytest.raises(KeyboardInterrupt):
         train()
     assert not [each for each in multiprocessing.active_children() if each.name.startswith("paceline-worker")]
+
+
+def test_a_run_is_not_completed_where_a_worker_failed_that_the_others_went_on_without(
+    train: Train, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others may be through before the launcher has seen the failure and stopped them."""
+    launch = launching.launch
+
+    def launch_and_fail(*args: Any) -> None:
+        launch(*args)
+        raise DivergedError("worker 1 failed: its loss is NaN")
+
+    monkeypatch.setattr(launching, "launch", launch_and_fail)
+    with pytest.raises(DivergedError):
+        train("hardware=virtual", "steps=2")
+    (run,) = every(root)
+    assert (run.summary["status"], run.summary["reason"]) == ("diverged", "worker 1 failed: its loss is NaN")
+    assert run.summary["steps"] == 2 and run.records[-1]["status"] == "diverged"
 
 
 @pytest.mark.parametrize("stopping", [KeyboardInterrupt, SystemExit])
