@@ -249,6 +249,11 @@ class Bonawitz(Secure):
             return None
         total, who = server.total()
         samples = int(total[-1])
+        if samples > self.fixed.most():  # clients have fewer together (`_fits`): a mask is left in the sum
+            raise SecureError(
+                f"round {number}: the vectors are of {samples:,} samples together, which is more than its clients can "
+                "have. One of them sent a vector that it did not mask for this round"
+            )
         return self.fixed.decode(total[:-1], max(samples, 1)), len(who) if samples else 0
 
     def _enough(self, asked: list[int], answered: Collection[int], t: int) -> list[int] | None:

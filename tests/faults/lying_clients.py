@@ -35,6 +35,11 @@ ACTS = {
     "opened shares cut short": (OPENED, "where"),
     "keys sent twice": (KEYS, "where"),
 }
+# Acts that spoil the sum, and nobody can tell whose: the last line of the run says this
+UNNAMED = {
+    "a vector of the round before": (VECTOR, "more than its clients can have"),
+    "a vector of zeros": (VECTOR, "more than its clients can have"),
+}
 LIAR = 1
 
 
@@ -51,7 +56,8 @@ class _Kept(Client):
 class ByzantineWorker(Bonawitz):
     def __init__(self, act: str = "", threshold: float = 0.6) -> None:
         super().__init__(threshold=threshold)
-        self.act, self.said, self._before = act, 0, b""
+        self.act, self.said = act, 0
+        self._before: dict[int, bytes] = {}  # by which message it is, in the round before
         bonawitz.Client = _Kept
 
     def deliver(self, way: Any, samples: int, number: int, sampled: int) -> None:
@@ -60,17 +66,19 @@ class ByzantineWorker(Bonawitz):
 
     def _say(self, data: bytes) -> None:
         self.said += 1
-        if self._comm.rank == LIAR and self.number >= ROUND and self.said == ACTS[self.act][0]:
+        if self._comm.rank == LIAR and self.number >= ROUND and self.said == (ACTS | UNNAMED)[self.act][0]:
             data = self._spoilt(data)
-        elif self.said == KEYS:
-            self._before = data
+        else:
+            self._before[self.said] = data
         super()._say(data)
 
     def _spoilt(self, data: bytes) -> bytes:
         flipped = bytes([data[0] ^ 1]) + data[1:]
         match self.act:
-            case "keys of the round before":
-                return self._before
+            case "keys of the round before" | "a vector of the round before":
+                return self._before[self.said]
+            case "a vector of zeros":
+                return bytes(len(data))
             case "keys of zeros" | "the same key twice":
                 keys = _keys(data)
                 keys = replace(keys, mask=bytes(32) if self.act == "keys of zeros" else keys.seal)

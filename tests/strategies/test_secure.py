@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, ByzantineWorker
+from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, UNNAMED, VECTOR, ByzantineWorker
 from oracles import Weights, identical, mlp64, samples, weights_of
 
 from paceline.batches import lone
@@ -356,6 +356,13 @@ FAST_ACTS = ("a share spoilt", "a share spoilt and signed", "a false accusation"
 @pytest.mark.parametrize("act", [pytest.param(act, marks=[] if act in FAST_ACTS else [slow]) for act in ACTS])
 def test_a_client_that_breaks_the_rules_ends_the_run_at_once_and_is_named(act: str) -> None:
     with pytest.raises(RuntimeError, match=f"(client|worker) {LIAR}.*{ACTS[act][1]}") as ended:
+        trained(Federation(act=act))
+    assert ended.value.exit_code == 4  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("act", [pytest.param(act, marks=slow if "zeros" in act else []) for act in UNNAMED])
+def test_a_vector_that_is_not_masked_for_its_round_ends_the_run(act: str) -> None:
+    with pytest.raises(RuntimeError, match=f"round 1: .*{UNNAMED[act][1]}") as ended:
         trained(Federation(act=act))
     assert ended.value.exit_code == 4  # pyright: ignore[reportAttributeAccessIssue]
 
