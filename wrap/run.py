@@ -463,7 +463,7 @@ class Run:
         if error is None:
             try:
                 self.close()
-            except Exception as failure:
+            except BaseException as failure:  # Ctrl-C and SIGTERM, too
                 self._fail(failure)
                 raise
         else:
@@ -476,7 +476,7 @@ class Run:
         """
         if self._record.is_over or not self._is_here() or is_interactive():
             return
-        error: BaseException | None = getattr(sys, "last_value", None)
+        error: BaseException | None = getattr(sys, "last_value", None) or self._sigterm.raised
         with suppress(Exception):
             self._fail(error or Unended())
             if error is None and self.is_chief:

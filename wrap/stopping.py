@@ -76,6 +76,7 @@ class Sigterm:
         is_main = threading.current_thread() is threading.main_thread()
         self._handles = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         self._process = os.getpid()
+        self.raised: ScriptTerminated | None = None
         if self._handles:
             signal.signal(signal.SIGTERM, self._leave)
 
@@ -86,7 +87,8 @@ class Sigterm:
         # a launcher ends a DataLoader's processes, too, of which torch would raise an error wherever this one is
         if getattr(signal.getsignal(signal.SIGCHLD), "__module__", None) == _OF_LOADERS:
             signal.signal(signal.SIGCHLD, lambda *_: None)  # one may be pending, for which there must be a handler
-        raise ScriptTerminated
+        self.raised = ScriptTerminated()
+        raise self.raised
 
     def let_go(self) -> None:
         if self._handles:

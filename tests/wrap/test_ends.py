@@ -252,6 +252,28 @@ def test_sigterm_leaves_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("usual_sigterm")
+def test_sigterm_while_the_run_ends_leaves_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as left, wrap(*parts(), name="mine", root=tmp_path) as run:
+        monkeypatch.setattr(run.meetings, "meet", lambda _: signal.raise_signal(signal.SIGTERM))
+    assert left.value.code == 143
+    last = RunDirectory.open(tmp_path, "mine").records()[-1]
+    assert (last["kind"], last["status"]) == ("end", "interrupted") and "SIGTERM, as of a launcher" in last["reason"]
+
+
+@pytest.mark.usefixtures("usual_sigterm")
+def test_a_script_without_a_with_block_that_sigterm_ends_is_not_told_to_close_its_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = wrap(*parts(), name="mine", root=tmp_path)
+    with pytest.raises(SystemExit):
+        signal.raise_signal(signal.SIGTERM)
+    run.end_if_open()
+    last = RunDirectory.open(tmp_path, "mine").records()[-1]
+    assert (last["kind"], last["status"]) == ("end", "interrupted") and "SIGTERM, as of a launcher" in last["reason"]
+    assert "Use wrap in a with statement" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("usual_sigterm")
 @pytest.mark.parametrize("mine", [True, False])
 def test_after_sigterm_torch_raises_nothing_about_a_loader_whose_processes_end_too(
     mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -313,6 +335,31 @@ with wrap(*parts(), name="mine", epochs=100000) as run:
     records = RunDirectory.open(tmp_path / "runs", "mine").records()
     assert [each["status"] for each in records if each["kind"] == "end"] == ["failed"], records[-1]
     assert records[-1]["kind"] == "end" and "worker 1" in records[-1]["reason"]
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.fault
+@pytest.mark.parametrize("ends", ["raise ValueError('mine')", "sys.exit(9)"])
+def test_a_worker_that_fails_while_another_ends_the_run_is_named_in_the_record(ends: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"""
+import sys
+from scripts import parts
+from paceline.wrap import wrap
+with wrap(*parts(), name="mine", epochs=1) as run:
+    for batch in run.loader:
+        run.backward(run.model(**batch).loss)
+        run.optimizer.step()
+    if not run.is_chief:
+        {ends}
+"""
+    )
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode not in (0, None) and "Use wrap in a with statement" not in ended.stderr
+    last = RunDirectory.open(tmp_path / "runs", "mine").records()[-1]
+    assert (last["kind"], last["status"]) == ("end", "failed") and "worker 1" in last["reason"]
 
 
 @pytest.mark.slow  # two processes
