@@ -30,7 +30,7 @@ def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[s
     `shuffle` gives the same order each time. Raises `ConfigError`.
     """
     before = random.getstate()
-    random.seed(text)  # hydra shuffles by it
+    random.seed(text.encode(errors="surrogateescape"))  # hydra shuffles by it
     try:
         return _swept(text, config_dir)
     finally:

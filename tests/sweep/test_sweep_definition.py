@@ -306,6 +306,12 @@ def test_a_value_written_as_an_override_is_read_as_it_was(value: Any) -> None:
     assert sweep_values(f"a={as_override(value, exact=False)}") == ("a", None)
 
 
+def test_bytes_that_are_no_utf_8_are_read_as_any_text() -> None:
+    assert sweep_values('data.path="\udce9.csv"') == ("data.path", None)
+    with pytest.raises(ConfigError, match=r"^\udce9: is not an override"):
+        sweep_values("\udce9")
+
+
 def _unquoted(value: Any) -> Any:
     if isinstance(value, list):
         return [_unquoted(item) for item in value]
