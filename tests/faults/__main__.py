@@ -15,7 +15,7 @@ KINDS = {  # each with how many cases a full run tries
     "kills": (kills.cases, 150),
     "stops": (kills.stops, 40),
     "frozen": (liars.frozen, 12),
-    "liars": (liars.cases, 19),
+    "liars": (liars.cases, 21),
     "user-code": (user_code.cases, 80),
     "wrapped": (wrapped.cases, 60),
     "corruptions": (corruptions.cases, 200),
