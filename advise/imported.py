@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..tracking.files import MOST_DEPTH, UnusableFileError, check_values, parse_json, parse_yaml, read_text
+from ..tracking.files import MOST_DEPTH, check_values, parse_json, parse_yaml, read_text
 from ..tracking.text import plain, shown
 
 MOST_BYTES = 2**16  # the keys of a TOML of 2**20 bytes may take minutes
@@ -129,7 +129,7 @@ def read(tool: str, file: Path) -> ImportedConfiguration:
         raise ConfigError(
             f"{shown(str(file))}: is nested more than {MOST_DEPTH} deep. Choose a file of {tool}."
         ) from None
-    except UnusableFileError as error:
+    except ValueError as error:  # UnusableFileError, or an integer of more digits than Python converts
         raise ConfigError(f"{shown(str(file))}: {error}. Choose a file of {tool}.") from None
     if not isinstance(values, dict) or not values:
         raise ConfigError(f"{shown(str(file))}: has no settings by name. Choose a file of {tool}.")

@@ -135,10 +135,14 @@ def mean(values: Sequence[Any]) -> tuple[Any, float | None]:
         return None, None
     if len(values) == 1 or all(value == values[0] for value in values):
         return values[0], 0.0 if len(values) > 1 else None
-    n, centre = len(values), math.fsum(values) / len(values)
-    if unknown(centre) or math.isinf(centre):
-        return centre, None
-    deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1))
+    n = len(values)
+    try:
+        centre = math.fsum(values) / n
+        if unknown(centre) or math.isinf(centre):
+            return centre, None
+        deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1))
+    except OverflowError:  # of values near the largest that there is
+        return None, None
     return centre, (t975(n) or 0.0) * deviation / math.sqrt(n)
 
 

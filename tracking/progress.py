@@ -9,6 +9,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, TextIO
 
+from . import values
 from .columns import METRICS
 from .evaluations import own_metrics
 from .run_directory import Record
@@ -77,8 +78,8 @@ class Speed:
 
     def add(self, step: Record) -> None:
         """A record that does not tell it is left out."""
-        rate, seconds = step.get("samples_per_second"), step.get("step_time")
-        if isinstance(rate, int | float) and isinstance(seconds, int | float) and math.isfinite(rate * seconds):
+        rate, seconds = values.number(step.get("samples_per_second")), values.number(step.get("step_time"))
+        if rate is not None and seconds is not None and math.isfinite(rate * seconds):
             self._steps.append((rate * seconds, seconds))
 
     @property

@@ -28,7 +28,7 @@ def curves(records: Sequence[Record]) -> dict[str, Curve]:
         told = [record for record in records if record.get("kind") == kind]
         timed = all(number(record.get("time")) is not None for record in told)
         points = [(number(record.get("time" if timed else "step")), number(record.get(key))) for record in told]
-        curve = [(x, y) for x, y in points if x is not None and y is not None]
+        curve = [(x, y) for x, y in points if x is not None and math.isfinite(x) and y is not None]
         if curve:
             found[name] = sorted(curve, key=lambda point: point[0])
     return found
@@ -44,7 +44,7 @@ def sparkline(curve: Curve, width: int, levels: str = BLOCKS) -> str:
     for x, y in curve:
         share = (x - first) / (last - first) if last > first else 0.0
         parts[min(int(share * width), width - 1)].append(y)
-    means = [math.fsum(part) / len(part) if part else None for part in _finite_or_marked(parts)]
+    means = [sum(part) / len(part) / 2 if part else None for part in parts]  # halves: their differences are finite
     known = [mean for mean in means if mean is not None and math.isfinite(mean)]
     lowest, span = (min(known), max(known) - min(known)) if known else (0.0, 0.0)
     drawn, before = "", levels[0]
@@ -55,8 +55,3 @@ def sparkline(curve: Curve, width: int, levels: str = BLOCKS) -> str:
             before = levels[min(int((mean - lowest) / span * len(levels)), len(levels) - 1)] if span else levels[0]
         drawn += before
     return drawn if last > first else drawn[:1]
-
-
-def _finite_or_marked(parts: list[list[float]]) -> list[list[float]]:
-    """fsum raises for inf - inf: one such value is enough to mark its part."""
-    return [next(([y] for y in part if not math.isfinite(y)), part) for part in parts]

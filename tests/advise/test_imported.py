@@ -135,6 +135,7 @@ def test_settings_of_deepspeed_keep_their_meaning(settings: dict[str, object], b
         ("accelerate", "a.yaml", "distributed_type: NO\nnum_processes: 0", "num_processes=0: must be a whole number"),
         ("accelerate", "a.yaml", "distributed_type: FSDP\nnum_machines: 3\nnum_processes: 8", "is no multiple of"),
         ("torchtitan", "a.toml", "a = ", "is not valid TOML"),
+        pytest.param("torchtitan", "a.toml", f"a = {'9' * 5000}", "5000 digits", id="long number"),
         pytest.param("torchtitan", "a.toml", f"a = {'[' * 2000}", "is nested more than 64 deep", id="deep TOML"),
         ("torchtitan", "a.toml", f"a = {'[' * 70}{']' * 70}", "is nested more than 64 deep"),
         ("torchtitan", "a.toml", "[project]", "has no setting of torchtitan."),

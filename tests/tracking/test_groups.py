@@ -40,6 +40,8 @@ def test_the_interval_is_students_t(values):
         ([1.0, None], (None, None)),
         ([True, False], (None, None)),
         ([1.0, math.inf], (math.inf, None)),
+        ([1.1e308, 1.7e308], (None, None)),
+        ([1e200, -1e200], (None, None)),
     ],
 )
 def test_without_a_spread_there_is_no_interval(values, expected):

@@ -123,6 +123,8 @@ def test_the_speed_is_what_the_table_would_say_of_the_last_steps(tmp_path):
         speed.add(record)
         view.record(record)
     speed.add({"kind": "step", "samples_per_second": "nan", "step_time": 1.0})  # another version's
+    speed.add({"kind": "step", "samples_per_second": 10**300, "step_time": 1e300})
+    speed.add({"kind": "step", "samples_per_second": 10**400, "step_time": 1.0})
     assert speed.value == view.plain()["samples_per_second"] == pytest.approx(table)
     shown(ProgressLines(stream, seconds_between=0), [START, *steps])
     assert stream.getvalue().endswith(f"step 20/100  loss 0.2500  {table:,.0f} samples/s\n")

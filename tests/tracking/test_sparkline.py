@@ -25,6 +25,12 @@ def test_what_is_not_finite_is_marked(value):
     assert sparkline([(0.0, value), (1.0, -value)], 2) == "!!"
 
 
+def test_the_largest_numbers_are_drawn():
+    assert sparkline([(0.0, -1.7e308), (1.0, 1.7e308)], 2, ASCII) == f"{ASCII[0]}{ASCII[-1]}"
+    assert sparkline([(0.0, 1.0), (1.0, 1e308), (1.1, 1.7e308)], 2, ASCII) == f"{ASCII[0]}!"
+    assert curves([{"kind": "step", "step": step, "loss": 1.0} for step in ("nan", 2)])["loss"] == [(2.0, 1.0)]
+
+
 def test_no_change_and_one_point_are_drawn_low():
     assert sparkline([(0.0, 5.0), (1.0, 5.0)], 4) == BLOCKS[0] * 4 and sparkline([(3.0, 5.0)], 40) == BLOCKS[0]
 
