@@ -3,6 +3,7 @@
 import os
 from typing import NoReturn
 
+from ..conf.counted import counted
 from ..engine.base.started import DRY_RUN, RESUMES
 from ..engine.config.experiment import Experiment
 from ..strategies import Sync
@@ -42,12 +43,11 @@ def _lines(experiment: Experiment, sync: Sync, script: WrappedScript, workers: i
     entries = sum(parameter.numel() for parameter in trained)
     cost = sync.cost(trained, World(workers, len(batches), steps=steps or None))
     sent = f"not known beforehand: {cost.varies}" if cost.varies else human_bytes(sum(cost.worker.values()))
-    of = "worker" if workers == 1 else "workers"
-    passes = "1 pass" if script.epochs == 1 else f"{script.epochs:,} passes"
+    who, passes = counted(workers, "worker"), counted(script.epochs, "pass")
     unknown = f"not known: the script's loop decides. One for each batch of {passes} (epochs=) makes {steps:,}"
     has = f"each worker has {each} of {batch} samples"
     return [
-        f"dry run: {experiment.model.name} on {experiment.data.name}, sync={experiment.sync.name}: {workers} {of}",
+        f"dry run: {experiment.model.name} on {experiment.data.name}, sync={experiment.sync.name}: {who}",
         f"data: {batches.samples:,} samples, {len(batches):,} batches a pass; {has}",
         f"steps: {unknown if script.steps is None else f'{steps:,}, in {passes}'}",
         f"model: {entries:,} entries are trained by {experiment.optimizer.name}",

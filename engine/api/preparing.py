@@ -214,20 +214,7 @@ def prepare(
         run_name, _, step = resume.partition("@")
         if given.experiment is not None or given.built or given.callbacks:
             raise ConfigError(f"--resume {run_name}: a resumed run goes on as it was; give what changes as overrides")
-        if (sweep := sweep_at(run_name, Path(root))) is not None:
-            raise ConfigError(f"--resume {run_name}: is a sweep; go on with: {resuming(sweep)}")
-        directory = RunDirectory.open(root, run_name)
-        if directory.is_of_script():
-            raise ConfigError(f"--resume {run_name}: is a run of a script. Choose paceline launch --resume SCRIPT.")
-        if (directory.path / SWEEP_NOTE).exists():
-            sweep = directory.path.parent
-            raise ConfigError(
-                f"--resume {run_name}: is a trial of the sweep {sweep.name}; go on with: {resuming(sweep)}"
-            )
-        if (job := open_job(directory.path)) is not None:
-            raise has_job(directory, job)
-        if not was_started():  # else all meet first
-            directory.check_over()
+        directory = _to_resume(run_name, root)
         stored = read_stored(directory)
         if not (fabric := fabric_of(stored.experiment)).saves:  # whatever is asked of it now
             fabric.check(stored.experiment, resumes=True)
@@ -264,6 +251,23 @@ def prepare(
     fabric_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file, root=root)
+
+
+def _to_resume(name: str, root: Path | str) -> RunDirectory:
+    """Opens a run that has ended, and that no other command goes on with. Raises as `prepare` does."""
+    if (sweep := sweep_at(name, Path(root))) is not None:
+        raise ConfigError(f"--resume {name}: is a sweep; go on with: {resuming(sweep)}")
+    directory = RunDirectory.open(root, name)
+    if directory.is_of_script():
+        raise ConfigError(f"--resume {name}: is a run of a script. Choose paceline launch --resume SCRIPT.")
+    if (directory.path / SWEEP_NOTE).exists():
+        sweep = directory.path.parent
+        raise ConfigError(f"--resume {name}: is a trial of the sweep {sweep.name}; go on with: {resuming(sweep)}")
+    if (job := open_job(directory.path)) is not None:
+        raise has_job(directory, job)
+    if not was_started():  # else all meet first
+        directory.check_over()
+    return directory
 
 
 def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
