@@ -84,6 +84,7 @@ def test_the_table_shows_the_configuration_as_it_would_be_typed(paceline) -> Non
     ended = paceline("plan", *PIPELINE)
     assert ended.status == 0 and all(line.startswith("note: ") for line in ended.err.splitlines())
     assert "4 workers (2 replicas of 2 stages), 2 servers" in ended.out
+    assert ended.out.splitlines()[0].endswith(" each, 115 steps of 23 an epoch")
     assert "each server of stage 1  5 " in ended.out
     words = ended.out.split()
     assert {"sync.push=1", "optimizer.nesterov=false", "model.hidden=[32,16]", "seed=0", "data.limit=null"} <= {*words}

@@ -112,6 +112,7 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(paceline, runs: Pat
         ["two", "would", "be", "sent:"],
         ["rates/rate-1", "would", "be", "sent:"],
     ]
+    assert ended.err == "4 runs, 3 of them with something to send\n"
     assert not marks(runs)
     only = paceline("upload", "--dry-run", "rates/rate-1", "rates")
     assert only.status == 0 and len(only.out.splitlines()) == 1

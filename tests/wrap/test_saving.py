@@ -663,6 +663,9 @@ def test_a_dry_run_ends_at_wrap(
     with pytest.raises(SystemExit):
         wrap(*parts(), "sync=bsp", root=tmp_path, epochs=2, steps=7)
     assert "\nsteps: 7, in 2 passes\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):  # a run of two steps has no third, at which replicas would be averaged
+        wrap(*parts(), "sync=local_sgd", "sync.period=3", root=tmp_path, steps=2)
+    assert "a worker sends in a step: 0 B\n" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"steps=-1: must be a whole number, and not negative"):
         wrap(*parts(), root=tmp_path, steps=-1)
     with pytest.raises(ConfigError, match="sync=asp"):
