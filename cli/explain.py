@@ -184,7 +184,7 @@ def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> 
         if instead := about(what, config_dir):
             raise ConfigError(f"{what}: {instead}")
         hint = did_you_mean(group, BY_NAME) or f"there are {', '.join(BY_NAME)}"
-        raise ConfigError(f"{what}: must be GROUP=CHOICE of a group whose choices are classes; {hint}")
+        raise ConfigError(f"{group}: must be a group whose choices are classes, as in GROUP=CHOICE; {hint}")
     found = {choice.name: choice for choice in group_of(group, config_dir)}
     if is_composed(group, name):
         line = f"a local step, then the exchange of {name.replace('+', ', then of ')}"

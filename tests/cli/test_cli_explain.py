@@ -168,7 +168,7 @@ def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_
     ("arguments", "says"),
     [
         (("sync=spp",), "sync=spp: there is no such choice; did you mean ssp"),
-        (("snyc=ssp",), "snyc=ssp: must be GROUP=CHOICE of a group whose choices are classes; did you mean sync"),
+        (("snyc=ssp",), "snyc: must be a group whose choices are classes, as in GROUP=CHOICE; did you mean sync?"),
         (("evaluate.attack=pgd",), "(fgsm or pgd: robust accuracy, on test samples"),
         (("evaluate.attack=pgd",), "GROUP=CHOICE; of that name there is: paceline explain adversarial_training=pgd"),
         (("evaluate.eps",), "evaluate.eps: is a key of the configuration (a share of the data's range; null: 0.1)"),
@@ -186,7 +186,7 @@ def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_
         (("xyzzy",), "no run 'xyzzy' under runs"),
         (("sync",), "sync: is a group; explain takes one of its choices, such as sync=asp (paceline list sync)"),
         (("callbacks=best",), "there is no more to explain of it than its keys have (paceline list callbacks)"),
-        (("sync.nothing=2",), "sync.nothing=2: must be GROUP=CHOICE"),
+        (("sync.nothing=2",), "sync.nothing: must be a group"),
         (("sync=ssp", "hardware.workers=0"), "hardware.workers=0: must be greater than or equal to 1"),
         (("sync=ssp", "sync.stalenes=3"), "sync.stalenes: "),
         (("sync=ssp", "--svg", "no/where.svg"), "--svg no/where.svg: must name a file to write; "),

@@ -123,6 +123,7 @@ REFUSED: list[tuple[str, int, str | None, str | None, list[str]]] = [  # code, k
     ("compare --bassline x", 2, "--bassline", None, ["--baseline"]),
     ("advise --tokens x", 2, "--tokens", "x", []),
     ("plan strategy=nope", 2, "strategy", "nope", []),
+    ("explain snyc=ssp", 2, "snyc", None, ["sync"]),
     ("trian", 2, "trian", None, ["train"]),
     ("trian epochs=1", 2, "trian", None, ["train"]),
     ("--bogus plan", 2, "--bogus", None, []),
