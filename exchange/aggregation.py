@@ -217,6 +217,7 @@ class Aggregation:
         self._forge(rows, given, replicas, step)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=rows.device)
         if rule.copies > 1:
+            weighed = _by_group(weighed, given, rule.copies)
             counted = sorted(rule.decoded(rows, given, step))
             self._check_unread([given[i] for i in counted])
             rows, weighed, given = _moved_up(rows, counted), weighed[counted], [given[i] for i in counted]
@@ -337,6 +338,12 @@ def _move_to_front(rows: Tensor, place: int) -> None:
         for i in range(place, 0, -1):
             rows[i] = rows[i - 1]
         rows[0] = first
+
+
+def _by_group(weights: Tensor, replicas: Sequence[int], copies: int) -> Tensor:
+    """[n] -> [n]: of each replica, the median of its group's weights, which are alike but for what liars say."""
+    groups = torch.tensor([replica // copies for replica in replicas], device=weights.device)
+    return torch.stack([weights[groups == group].median() for group in groups])
 
 
 def _finite(rows: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ class Stepping:
             self._aggregation.read(worker, self._received, partial(_refuse, worker, share))
             share = 1 / self.serving.workers
         self._clock.add(worker, share, self._received)
-        self.count(worker, share / (1 if self._aggregation is None else self._aggregation.aggregate.copies))
+        self.count(worker, share)
 
     def step_with_gathered(self) -> bool:
         """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
@@ -132,6 +132,8 @@ class Stepping:
         lost = len(self.serving.comm.lost())
         if self._aggregation is not None:
             self._aggregation.check_left(self.serving.workers - lost, lost)
+            if not self._aggregation.streaming:
+                self._coming = 1.0  # one batch of all, whatever share of it a liar says that it has
         # the mean is over the sum of shares: less than 1 where a worker has died
         self._clock.close(int(self._seen + ROUNDING))
         self.step(1.0)

@@ -39,6 +39,14 @@ def test_groups_count_by_their_shares_of_the_samples():
     assert torch.equal(Aggregation(Draco(), None).join(rows, shares, 6, 3), ROWS[0] * 0.25 + ROWS[1] * 0.75)
 
 
+@pytest.mark.parametrize("told", [0.0, 1e-9, 0.9])
+@pytest.mark.parametrize("liar", range(6))
+def test_a_group_counts_by_what_most_of_it_say_that_its_share_is(liar, told):
+    rows, shares = {i: ROWS[i // 3] for i in range(6)}, {i: 0.25 if i < 3 else 0.75 for i in range(6)}
+    shares[liar] = told
+    assert torch.equal(Aggregation(Draco(), None).join(rows, shares, 6, 3), ROWS[0] * 0.25 + ROWS[1] * 0.75)
+
+
 def test_a_bit_is_enough_to_be_another_row_and_nan_is_the_same_as_nan():
     rows = [ROWS[0].clone() for _ in range(3)]
     rows[0][2] = torch.nextafter(rows[0][2], torch.tensor(9.0))

@@ -85,6 +85,21 @@ def test_a_push_of_more_than_all_samples_counts_as_a_row_of_nan_or_is_named(
     assert torch.equal(spoilt, trained(tmp_path / "nan", *asked))
 
 
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 1e-9])
+def test_a_false_share_of_the_samples_neither_weighs_nor_moves_the_schedule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: float
+) -> None:
+    asked = ("sync=parameter_server", "aggregate=median", "schedule=linear")
+    honest = trained(tmp_path / "honest", *asked)
+    usual = Pushing.accrue
+
+    def accrue(self: Pushing, true: float, step: int) -> None:
+        usual(self, share if self._comm.rank == LIAR else true, step)
+
+    monkeypatch.setattr(Pushing, "accrue", accrue)
+    assert torch.equal(trained(tmp_path / "lied", *asked), honest)
+
+
 @pytest.mark.slow
 def test_two_messages_of_one_step_are_not_those_of_two_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usual = ParameterServer.update
