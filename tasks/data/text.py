@@ -1,19 +1,46 @@
 # The shipped sample.txt: Herman Melville, "Moby-Dick; or, The Whale", 1851, chapters 1 to 15. Public domain.
 """A text as bytes: predict the next one. The vocabulary is the 256 bytes, so any file will do."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
 from annotated_types import Ge
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ..base import Data, DataSpec, Described, Split, at_most
+from ..base import Data, DataSpec, Described, Taken, at_most
 from .files import asked, check_readable, reading
 
 SAMPLE = Path(__file__).with_name("sample.txt")
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """`windows`: [n, context + 1] bytes, each with the byte that comes next.
+
+    As int64, of which batches are made, they would take eight times the memory of the text.
+    """
+
+    windows: np.ndarray
+    weights: None = None
+
+    @property
+    def targets(self) -> Tensor:
+        return self.take(slice(None)).targets
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
+        read = self.windows[index if isinstance(index, slice) else index.numpy()].astype(np.int64)
+        return Taken(torch.from_numpy(read[:, :-1].copy()), torch.from_numpy(read[:, 1:].copy()), None)
+
+    def weights_of(self, index: Tensor | slice, shape: torch.Size) -> None:
+        return None
 
 
 class Text(Data):
@@ -44,13 +71,13 @@ class Text(Data):
     def check_files(self) -> None:
         check_readable(self.how_to_get(), self.path)
 
-    def load(self) -> tuple[Split, Split]:
+    def load(self) -> tuple[TextSplit, TextSplit]:
         self.check_files()
         with reading(self.path) as file:
-            text = torch.from_numpy(np.frombuffer(bytearray(file.read()), dtype=np.uint8)).long()
+            text = np.frombuffer(file.read(), dtype=np.uint8)
         train, _ = self._parts(len(text))
         # A split of n + 1 bytes has n bytes that have a next one.
-        return self._windows(text[: train + 1]).first(self.limit), self._windows(text[train + 1 :])
+        return TextSplit(self._windows(text[: train + 1])[: self.limit]), TextSplit(self._windows(text[train + 1 :]))
 
     def how_to_get(self) -> str:
         return "Set data.path to a text file, or data.path=null for the sample that comes with paceline."
@@ -75,7 +102,5 @@ class Text(Data):
             )
         return parts
 
-    def _windows(self, text: Tensor) -> Split:
-        n = (len(text) - 1) // self.context
-        windows = (n, self.context)
-        return Split(text[: n * self.context].view(windows), text[1 : n * self.context + 1].view(windows))
+    def _windows(self, text: np.ndarray) -> np.ndarray:
+        return sliding_window_view(text, self.context + 1)[:: self.context]
